@@ -9,7 +9,7 @@ A ``Monitor`` never lets that code wait and never lets it write:
 
 - ``run`` raises ``Reentered`` instead. The caller then uses the present state, or rejects.
 - ``post`` appends the step to a queue. The thread that holds the lock applies the queue: on entry,
-  so that a later step sees what was posted before it, and after its release, so that the queue is
+  so that a later step sees the earlier ones, and after its release, so that the queue is
   empty then. ``deque.append`` and ``deque.popleft`` are atomic.
 
 No deadlock is possible: a thread that holds a monitor never waits for a monitor, neither for the

@@ -192,7 +192,7 @@ def number_field(default: float, check: Check, converter: Callable[[Any], Any]) 
 
 
 def check_function(name: str, value: Any) -> None:
-    """Raise unless *value* is a callable that is no coroutine, generator function or class.
+    """Raise unless *value* is a callable, but not a coroutine or generator function or a class.
 
     The objects that those return are always true.  ``bool`` is accepted.
     """

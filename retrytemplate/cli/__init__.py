@@ -1,6 +1,6 @@
-"""The command ``retrytemplate``: one verb a file.
+"""The command ``retrytemplate``: one module for each verb.
 
-A verb is a module with ``add_parser(subparsers)`` and ``run(args) -> int``, and a line in
+A verb is a module with ``add_parser(subparsers)`` and ``run(args) -> int``, and an entry of
 ``VERBS``.
 """
 
@@ -32,12 +32,12 @@ FAILED, WRONG_USE = 1, 2
 
 
 class _Parser(ArgumentParser):
-    """Also of the verbs: argparse makes their parsers of the same class."""
+    """The parser of the command and of its verbs: argparse uses the same class for both."""
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  # of overloads
         self, args: Any = None, namespace: Any = None
     ) -> Any:
-        """Print the help for a command without its verb, and reject what is not known here."""
+        """Print the help if the verb is missing; reject unknown arguments with a hint."""
         args = sys.argv[1:] if args is None else list(args)
         if not args and self._subparsers is not None:
             self.print_help(sys.stderr)
@@ -57,18 +57,18 @@ class _Parser(ArgumentParser):
             raise
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong; it may quote a URL."""
+        """Print the error without passwords: the message may quote a URL."""
         super().error(mask_passwords(message))
 
 
 class Verb(Protocol):
-    """What a verb's module holds."""
+    """The functions of a verb's module."""
 
     def add_parser(self, subparsers: Any) -> Any:
         """Add the verb's parser, under the verb's name."""
 
     def run(self, args: Namespace) -> int:
-        """Do it.  0: done, 1: the work failed, 2: wrong use, 130: interrupted."""
+        """Run the verb.  0: done, 1: the work failed, 2: wrong use, 130: interrupted."""
         ...
 
 
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     0: done, 1: the work failed, 2: wrong use, 130: interrupted.
-    Where the arguments cannot be read, and for ``--help``, ``SystemExit`` as argparse raises it.
+    Invalid arguments and ``--help`` raise ``SystemExit``, as argparse does.
     """
     parser = _Parser(prog="retrytemplate", description="Retry with templates.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {version(parser.prog)}")
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             name = f"{parser.prog} {args.verb}"
             return VERBS[args.verb].run(args)
         finally:
-            if sys.stdout is not None:  # it is where the shell closed it
+            if sys.stdout is not None:  # None if the shell closed it
                 sys.stdout.flush()
     except (UsageError, MissingExtraError) as error:
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
@@ -112,17 +112,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader went away (| head)
+    except BrokenPipeError:  # the reader of the pipe ended (| head)
         _drop_output()
         return FAILED
-    except OSError as error:  # what verbs do not know of: the output cannot be written
+    except OSError as error:  # not handled by a verb: the output cannot be written
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
         _drop_output()
         return FAILED
 
 
 def _drop_output() -> None:
-    """Let what is not written yet go nowhere: the interpreter flushes once more at exit."""
-    with suppress(AttributeError, OSError):  # no output at all, or one without a file
+    """Discard the buffered output: the interpreter flushes it again at exit."""
+    with suppress(AttributeError, OSError):  # no standard output, or one without a file
         output = sys.stdout.fileno()
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)

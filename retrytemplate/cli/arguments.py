@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-# Of a number, before it is read: more are too many in any case.
+# Longest number that is parsed; longer ones exceed every limit.
 DIGITS = 20
 
 
@@ -76,14 +76,14 @@ def add_step(parser: ArgumentParser, awaited: str) -> None:
 
 
 def text(given: str) -> str:
-    """Read an argument that must say something."""
+    """Read an argument that must not be empty."""
     if not given:
         raise ArgumentTypeError("must be a text that is not empty")
     return given
 
 
 def stored_text(given: str) -> str:
-    """Read an argument that a database is asked for as it stands."""
+    """Read an argument that is used unchanged in a database query."""
     from retrytemplate.batch.journal.letters import sanitize_text
 
     if sanitize_text(text(given)) != given:
@@ -92,22 +92,22 @@ def stored_text(given: str) -> str:
 
 
 def current_user(named: str | None) -> str:
-    """Who does it: as they say, else whoever is logged in."""
+    """The name that was passed, or the user who is logged in."""
     if named is not None:
         return named
     import getpass
 
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # as the versions of Python have it
-        raise UsageError("--by: nobody is logged in: say who you are") from None
+    except (KeyError, OSError, ImportError):  # the type depends on the version of Python
+        raise UsageError("--by: no user is logged in; pass a name") from None
 
 
 def whole_number(most: int, least: int = 1) -> Callable[[str], int]:
     """Read an argument that must be a whole number from *least* to *most*."""
 
     def read(text: str) -> int:
-        # As many digits as there are would be too many for int().
+        # int() rejects numbers with too many digits.
         fits = text.strip().isdecimal() and len(text) <= DIGITS
         number = int(text) if fits else least - 1
         if not least <= number <= most:
@@ -123,7 +123,7 @@ row_number = whole_number(2**63 - 1)
 
 
 def add_limit(parser: ArgumentParser, what: str) -> None:
-    """Add ``--limit``, the number of rows that a page has at most."""
+    """Add ``--limit``, the largest number of rows of a page."""
     parser.add_argument(
         "--limit",
         type=whole_number(10_000),
@@ -149,7 +149,7 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
 
 
 def json_or_text(given: str) -> Any:
-    """The value that is given as JSON; what is no JSON is text.
+    """The value of JSON; other text is returned unchanged.
 
     :raises RecursionError: it is nested too deeply.
 

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 __all__ = ["CommandFailed", "UsageError", "confirm", "console", "extra", "print_json"]
 
 
-# Where the environment says that the terminal has no columns at all.
+# For an environment that reports a terminal of 0 columns.
 DEFAULT_WIDTH = 80
 
 
 class UsageError(Exception):
-    """Wrong use of the command: the message says what is allowed.  ``main`` exits with 2."""
+    """Wrong use of the command: the message names the allowed values.  ``main`` exits with 2."""
 
 
 class CommandFailed(Exception):
-    """The work failed: the message says why.  ``main`` exits with 1."""
+    """The work failed; the message gives the reason.  ``main`` exits with 1."""
 
 
 def console(purpose: str) -> Console:
-    """Standard output, through rich; what is printed is text, no markup."""
+    """Standard output through rich, without markup."""
     with extra("cli", purpose):
         from rich.console import Console
 
@@ -40,14 +40,14 @@ def console(purpose: str) -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print it as JSON."""
+    """Print a value as JSON."""
     import json
 
     print(json.dumps(value, indent=2))
 
 
 def confirm(question: str, facts: Iterable[str]) -> bool:
-    """Ask whoever sits at the terminal, if there is one; without one nobody has to be asked."""
+    """Ask the operator at the terminal; without a terminal, True."""
     if sys.stdin is None or not sys.stdin.isatty():
         return True
     for fact in facts:

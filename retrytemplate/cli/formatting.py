@@ -1,4 +1,4 @@
-"""Durations, moments and cut text for a terminal."""
+"""Text for a terminal: escaped, truncated, and the state of a run in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINUTE = 60
 
 
 def clean(text: str, encoding: str) -> str:
-    r"""The text with everything written out that a terminal would obey, or cannot show.
+    r"""The text with all characters escaped that control a terminal, or that it cannot show.
 
     >>> clean("red \x1b[31m\nzu spät", "ascii")
     'red \\x1b[31m\\nzu sp\\xe4t'
@@ -37,7 +37,7 @@ def clean(text: str, encoding: str) -> str:
 
 
 def truncate_middle(text: str, width: int, mark: str) -> str:
-    """A name in so many cells of a terminal; a longer one has both of its ends.
+    """A name in at most *width* cells of a terminal; a longer one keeps both ends.
 
     >>> truncate_middle("charge/s:order-4711", 12, "..")
     'charg..-4711'
@@ -52,7 +52,7 @@ def truncate_middle(text: str, width: int, mark: str) -> str:
 
 
 def truncate_end(text: str, width: int, mark: str) -> str:
-    """A text in so many cells of a terminal; of a longer one the beginning.
+    """A text in at most *width* cells of a terminal; a longer one keeps its beginning.
 
     >>> truncate_end("ConnectionError: the host does not answer", 20, "..")
     'ConnectionError: t..'
@@ -65,7 +65,7 @@ def truncate_end(text: str, width: int, mark: str) -> str:
 
 
 def _prefix(text: str, width: int) -> str:
-    """As many characters as go into so many cells; none is halved."""
+    """The longest prefix in at most *width* cells, without half a character."""
     from rich.cells import cell_len
 
     taken = text[: max(width, 0)]
@@ -75,7 +75,7 @@ def _prefix(text: str, width: int) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """So much time as hours, minutes and seconds.
+    """A duration as hours, minutes and seconds.
 
     >>> format_clock(0), format_clock(75.4), format_clock(90_061)
     ('0:00', '1:15', '25:01:01')
@@ -96,7 +96,7 @@ RUNNING_STYLE = "cyan"
 
 
 def describe_suspects(run: RunStatus) -> str:
-    """What is known of the items that may have killed a process."""
+    """The items that may have crashed a process."""
     if run.suspects is None:
         return "isolating: the items of a chunk are suspects"
     alone = "" if run.isolated_item is None else f", item {run.isolated_item} of the chunk alone"
@@ -104,6 +104,6 @@ def describe_suspects(run: RunStatus) -> str:
 
 
 def named_parameters(run: RunStatus) -> Iterator[str]:
-    """The run's parameters as one would type them."""
+    """The run's parameters in the form of the command line."""
     for name, value in run.parameters.items():
         yield f"{name}={value if isinstance(value, str) else json.dumps(value)}"

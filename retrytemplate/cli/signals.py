@@ -18,7 +18,7 @@ STOP_NOTICE = "ends after this chunk; interrupt once more to end at once"
 
 
 def print_stderr(text: str) -> None:
-    """Print a line on standard error; a signal handler may, for it takes no lock."""
+    """Print a line on standard error; safe in a signal handler, because it takes no lock."""
     os.write(2, f"{text}\n".encode())
 
 
@@ -26,9 +26,9 @@ def print_stderr(text: str) -> None:
 def stopped_by_signals(stop: Callable[[], None], notice: Callable[[str], None]) -> Iterator[None]:
     """Stop the step at the first signal, interrupt it at the second, end the process at the third.
 
-    The process ends soon after the block, if a signal came: the next one ends it.
+    If a signal arrived, the process ends soon after the block: the next signal ends it at once.
 
-    :param stop: called in the signal handler, as *notice* is: they take no lock.
+    :param stop: called in the signal handler, like *notice*; both must take no lock.
     """
     received = 0
 

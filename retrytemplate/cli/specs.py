@@ -1,4 +1,4 @@
-"""Policies and backoffs as one types them: ``simple:max_attempts=5``, ``fixed:0.5``.
+"""Policies and backoffs as text: ``simple:max_attempts=5``, ``fixed:0.5``.
 
 A kind, then its settings: by name, or in order without names.  Policies combine with ``&`` (all
 must allow) and ``|`` (any may allow); ``&`` binds closer.
@@ -48,7 +48,7 @@ __all__ = [
 
 @frozen
 class Setting:
-    """How the text of a setting is read, and what it may be in words."""
+    """How the text of a setting is parsed, and its allowed values in words."""
 
     read: Callable[[str], Any]
     allowed: str
@@ -56,7 +56,7 @@ class Setting:
 
 @frozen
 class Kind:
-    """What is made, of which settings; those that must be given."""
+    """A function, its settings, and the names of the required ones."""
 
     make: Callable[..., Any]
     settings: Mapping[str, Setting] = field(factory=dict)
@@ -97,7 +97,7 @@ BACKOFFS = {
 def parse_policy(text: str) -> RetryPolicy:
     """The policy that the text describes.
 
-    :raises UsageError: with what is allowed.
+    :raises UsageError: the text is not valid; the message names the allowed values.
 
     >>> parse_policy("simple:5 & timeout:30").max_attempts
     5
@@ -113,7 +113,7 @@ def parse_policy(text: str) -> RetryPolicy:
 def parse_backoff(text: str) -> Backoff:
     """The backoff that the text describes.
 
-    :raises UsageError: with what is allowed.
+    :raises UsageError: the text is not valid; the message names the allowed values.
 
     >>> parse_backoff("uniform:minimum=1,maximum=2")
     UniformRandomBackoff(minimum=1.0, maximum=2.0)
@@ -129,9 +129,9 @@ def describe_kinds(kinds: Mapping[str, Kind]) -> Iterator[str]:
 
 
 def build(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
-    """What the text describes, one of some kinds.
+    """The object that the text describes.
 
-    :raises UsageError: with what is allowed.
+    :raises UsageError: the text is not valid; the message names the allowed values.
     """
     name, _, rest = text.strip().partition(":")
     if name not in kinds:
@@ -147,7 +147,7 @@ def build(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
 
 
 def _parse_settings(what: str, text: str, kind: Kind) -> dict[str, Any]:
-    """The settings by name, read."""
+    """The parsed settings by name."""
     given: dict[str, Any] = {}
     order = iter(kind.settings)
     for item in text.split(",") if text.strip() else ():

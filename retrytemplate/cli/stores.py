@@ -45,17 +45,17 @@ ALLOWED = "of SQLite, PostgreSQL, Redis or Valkey, such as sqlite:///retry.db"
 ASYNC_DRIVERS = ("+aiosqlite", "+asyncpg", "+psycopg_async")
 
 MASK = "***"
-# Between the name and the host, the host missing where a message cut the URL; or in the query.
+# Between user and host (a message may have cut the host off), or in the query.
 PASSWORD = re.compile(
     r"(://[^\s/?#:@]*:)(\S+(?=@)|(?!\d+\b)[^\s'\"/?#]+)|([?&][^=&\s]*pass[^=&\s]*=)([^&\s'\"]+)"
 )
 
 
 def options(prefix: str = "retry", of: str = "its cache") -> ArgumentParser:
-    """The options that say which store, for the parsers of verbs.
+    """The options that name a store, for the parsers of verbs.
 
-    :param prefix: the usual one.
-    :param of: what was made with it.
+    :param prefix: the default prefix.
+    :param of: the object that has this prefix.
     """
     parser = ArgumentParser(add_help=False)
     add = parser.add_argument_group("the store").add_argument
@@ -71,10 +71,10 @@ def options(prefix: str = "retry", of: str = "its cache") -> ArgumentParser:
 
 @contextmanager
 def open_entries(args: Namespace) -> Iterator[ContextInspector]:
-    """The store that the arguments name; nothing is made in it.
+    """The store that the arguments name; nothing is created in it.
 
-    :raises UsageError: there is no URL, or none that can serve.
-    :raises CommandFailed: the store cannot be reached, or has nothing there.
+    :raises UsageError: the URL is missing or not valid.
+    :raises CommandFailed: the store cannot be reached, or its tables are missing.
     """
     url = store_url(args)
     try:
@@ -88,7 +88,7 @@ def open_entries(args: Namespace) -> Iterator[ContextInspector]:
 
 
 def store_url(args: Namespace, allowed: str = ALLOWED) -> str:
-    """The URL that the arguments or the environment give."""
+    """The URL of the arguments or of the environment."""
     url: str | None = args.store or os.environ.get(STORE_VARIABLE)
     if not url:
         raise UsageError(f"--store: a URL is needed, here or as {STORE_VARIABLE}: one {allowed}")
@@ -109,9 +109,9 @@ def _entries(url: str, prefix: str) -> ContextInspector:
 
 
 def parse_store_url(url: str) -> tuple[str, str]:
-    """What a URL leads to, ``SQL`` or ``REDIS``, and the URL for a driver that blocks.
+    """The family of a URL, ``SQL`` or ``REDIS``, and the URL of its synchronous driver.
 
-    :raises UsageError: it leads to neither.
+    :raises UsageError: the URL belongs to neither.
 
     >>> parse_store_url("valkey://localhost/0"), parse_store_url("sqlite+aiosqlite:///retry.db")
     (('redis', 'valkey://localhost/0'), ('sql', 'sqlite:///retry.db'))
@@ -121,7 +121,7 @@ def parse_store_url(url: str) -> tuple[str, str]:
         raise UsageError(f"--store: this is no URL; one {ALLOWED}")
     scheme = found[1].lower()
     if scheme in SQL_SCHEMES:
-        # Of the service; the command waits by itself.
+        # The URL may name the driver of an asynchronous service; the command is synchronous.
         return SQL, url.replace(found[2], "", 1) if found[2] in ASYNC_DRIVERS else url
     if scheme in REDIS_SCHEMES:
         return REDIS, scheme + url[len(scheme) :]
@@ -129,13 +129,13 @@ def parse_store_url(url: str) -> tuple[str, str]:
 
 
 def option_error(error: Exception, url: str) -> UsageError:
-    """The error of a URL or a prefix that cannot serve, by the option that gave it."""
+    """The error of an invalid URL or prefix, with the name of its option."""
     option = "--store-prefix" if str(error).startswith("prefix") else "--store"
     return UsageError(f"{option}: {mask_error(error, url)}")
 
 
 def mask_passwords(text: str) -> str:
-    """The text without the passwords of URLs in it.
+    """The text with the passwords of its URLs masked.
 
     >>> mask_passwords("no answer from redis://me:secret@host/0?password=secret")
     'no answer from redis://me:***@host/0?password=***'
@@ -144,7 +144,7 @@ def mask_passwords(text: str) -> str:
 
 
 def mask_error(error: Exception, url: str) -> str:
-    """What an error says, the passwords of the URL taken out wherever they stand."""
+    """The text of an error with all passwords of the URL masked."""
     text = str(error)
     for found in PASSWORD.finditer(url):
         secret = found[2] or found[4]
@@ -157,16 +157,16 @@ JOURNAL_URLS = "of SQLite or PostgreSQL, such as sqlite:///jobs.db"
 
 
 def journal_options() -> ArgumentParser:
-    """The options that say which repository, for the parsers of verbs."""
+    """The options that name a job repository, for the parsers of verbs."""
     return options("batch", "its job repository")
 
 
 @contextmanager
 def open_journal(args: Namespace) -> Iterator[JobRepository]:
-    """The repository that the arguments name; nothing is made in it.
+    """The repository that the arguments name; nothing is created in it.
 
-    :raises UsageError: there is no URL, or none that can serve.
-    :raises CommandFailed: the database cannot be reached, or has nothing there.
+    :raises UsageError: the URL is missing or not valid.
+    :raises CommandFailed: the database cannot be reached, or its tables are missing.
     """
     from retrytemplate.batch import JobRepository, JobRepositoryError
 

@@ -1,4 +1,4 @@
-"""What the screens of several verbs share: tables that fit the terminal, facts, attempts."""
+"""Output that several verbs share: tables that fit the terminal, facts, attempts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Listing", "Screen", "one_line", "print_item"]
 T = TypeVar("T")
 
 COLUMN_GAP = 2
-# Cells of a column that is cut, and of all columns where no terminal ends the line.
+# Cells of a truncated column, and of all columns if the output is no terminal.
 MIN_WIDTH = 12
 PIPE_WIDTH = 240
 LABEL_WIDTH = 14
@@ -43,20 +43,20 @@ class Screen:
         self.mark = "…" if self.console.encoding.startswith("utf") else ".."
 
     def say(self, text: str, style: str | None = None) -> None:
-        """A line, as long as it is."""
+        """Print a line without wrapping it."""
         self.console.print(self.clean(text), style=style, soft_wrap=True)
 
     def clean(self, text: str) -> str:
-        """The text without what a terminal would obey."""
+        """The text without terminal control characters."""
         return clean(text, self.console.encoding)
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
-        """A line for each, its label before it."""
+        """Print a line for each fact, after its label."""
         for label, text in facts:
             self.say(f"{label:<{LABEL_WIDTH}}{text}")
 
     def attempts(self, history: Sequence[AttemptRecord]) -> None:
-        """What happened at each failed attempt, and which ones are not kept."""
+        """Print each failed attempt, and the numbers of those that are not kept."""
         numbers = [attempt.number for attempt in history]
         for attempt, before in zip(history, [0, *numbers], strict=False):
             if attempt.number > before + 1:
@@ -74,7 +74,7 @@ class Screen:
         numbers: Sequence[str],
         name: int = 0,
     ) -> None:
-        """A line for each row, none wider than the terminal.
+        """Print a line for each row, none wider than the terminal.
 
         :param numbers: the heads of the columns that are aligned to the right.
         :param name: the column whose texts keep both ends when they are cut; in the last one they
@@ -101,7 +101,7 @@ class Screen:
     def _widths(
         self, heads: Sequence[str], rows: Sequence[Sequence[str]], name: int
     ) -> tuple[int, int]:
-        """The cells for the name and for the last column: what the others leave, shared."""
+        """The widths of the name and of the last column: the rest of the line, shared."""
         from rich.cells import cell_len
 
         wanted = [
@@ -120,8 +120,8 @@ class Screen:
         ended = "" if attempt.ended is None else f", ended {format_moment(attempt.ended)}"
         place = f", {attempt.host} process {attempt.process}" if attempt.host else ""
         self.say(f"attempt {attempt.number}{ended}{took}{place}", style="bold")
-        told = attempt.traceback or with_text(attempt.type_name, attempt.message)
-        for line in told.expandtabs().splitlines():
+        text = attempt.traceback or with_text(attempt.type_name, attempt.message)
+        for line in text.expandtabs().splitlines():
             self.say(f"  {line}")
 
 

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["load_object", "open_step", "parse_parameters", "run_step"]
 
 
-# Frames that say nothing about somebody's file.
+# Frames that are left out of tracebacks of the user's code.
 OWN_FILES = (__file__, "<frozen importlib")
 
 
 def load_object(text: str, kind: type[T], example: str) -> T:
-    """What *text* names; the file is run, as Python runs a script's imports.
+    """The object that ``FILE:NAME`` names; the file is run, like an imported module.
 
-    :param kind: what it must be, or what a function of that name returns.
-    :raises UsageError: there is no such file, or nothing of that kind and name in it.
+    :param kind: the class of the object, or of the result of a function of that name.
+    :raises UsageError: the file is missing, or has no such object.
     """
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name:
@@ -61,8 +61,8 @@ def load_object(text: str, kind: type[T], example: str) -> T:
 def _run(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
-    # As for a script: what lies beside it can be imported.  An exception's class is named after
-    # the file, as where another module imports it.
+    # Like a script, the file can import its neighbours.  Its classes are named after the file, as
+    # if another module had imported it.
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -78,8 +78,8 @@ def _run(path: Path) -> ModuleType:
 
 
 @contextmanager
-def _report_errors(what: str) -> Iterator[None]:
-    """Where somebody's code fails: its traceback, without this command's own part in it."""
+def _report_errors(subject: str) -> Iterator[None]:
+    """Print the traceback of user code that fails, without the frames of this command."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -88,7 +88,7 @@ def _report_errors(what: str) -> Iterator[None]:
         if theirs:
             shown.stack = traceback.StackSummary.from_list(theirs)
             print("".join(shown.format()), end="", file=sys.stderr)
-        raise UsageError(f"{what} cannot be run: {summary(error)}") from None
+        raise UsageError(f"{subject} cannot be run: {summary(error)}") from None
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def open_step(args: Namespace) -> Iterator[ChunkStep]:
 
 
 def parse_parameters(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parameters as JSON values; what is no JSON is text.
+    """Parameters as JSON values; other text is used unchanged.
 
     >>> parse_parameters(["day=2026-11-21", "limit=20", 'part="7"'])
     {'day': '2026-11-21', 'limit': 20, 'part': '7'}
@@ -134,11 +134,12 @@ def run_step(
     *,
     asynchronous: bool,
 ) -> T:
-    """What the step gives in this thread, by one of two ways.
+    """The result of a method of the step, or of its asynchronous twin.
 
-    :param asynchronous: the awaited one in any case; else it is taken where a piece of the step
-        can be seen to need it.
-    :raises CommandFailed: the step refuses it, or is cut off.
+    :param asynchronous: always call the asynchronous twin; by default it is called if a component
+        of the step is a coroutine function.
+    :raises UsageError: the step cannot run in this mode.
+    :raises CommandFailed: the step fails.
     """
     import asyncio
 
@@ -152,5 +153,5 @@ def run_step(
 
 
 def _needs_async(step: ChunkStep) -> bool:
-    pieces = [step.processor, step.writer, None if step.outbox is None else step.outbox.send]
-    return any(map(is_async, pieces)) or hasattr(step.database, "sync_engine")
+    components = [step.processor, step.writer, None if step.outbox is None else step.outbox.send]
+    return any(map(is_async, components)) or hasattr(step.database, "sync_engine")

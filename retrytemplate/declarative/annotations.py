@@ -1,4 +1,4 @@
-"""Annotations as types: which exceptions one names, and whether types fit each other."""
+"""Annotations as types: the exceptions that one names, and whether types are compatible."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = [
 ]
 
 UNKNOWN: Any = Any
-"""What an annotation says that is missing, or cannot be found where that does not matter."""
+"""The type of a missing annotation, or of an optional one that cannot be resolved."""
 
 WORD = re.compile(r"\w+")
 NUMBERS: dict[Any, Any] = {float: (float, int), complex: (complex, float, int)}
 
 
 def hint_of(function: Any, annotation: Any, local_names: dict[str, Any] | None = None) -> Any:
-    """The type that an annotation of the function stands for.
+    """The type of an annotation of the function.
 
     :param local_names: names visible where the function was defined, besides its module's.
-    :raises NameError: for a name that is not there (yet).
+    :raises NameError: a name is not defined (yet).
     """
     if annotation is Parameter.empty:
         return UNKNOWN
@@ -44,7 +44,7 @@ def hint_of(function: Any, annotation: Any, local_names: dict[str, Any] | None =
 def hint_or_unknown(
     function: Any, annotation: Any, local_names: dict[str, Any] | None = None
 ) -> Any:
-    """The same where a name that cannot be found does no harm."""
+    """The type of an annotation, or ``UNKNOWN`` if it cannot be resolved."""
     try:
         return hint_of(function, annotation, local_names)
     except Exception:
@@ -54,8 +54,8 @@ def hint_or_unknown(
 def capture_local_names(function: Any, depth: int) -> dict[str, Any]:
     """The local names of functions and classes around a definition that its annotations use.
 
-    Where annotations are strings, the moment of the definition is the only one at which classes
-    that are local to a function can be found.
+    Annotations that are strings can name classes local to a function; those can be found only
+    while the definition runs.
     """
     texts = [each for each in function.__annotations__.values() if isinstance(each, str)]
     words = {word for text in texts for word in WORD.findall(text)}
@@ -86,7 +86,7 @@ def exception_types(hint: Any) -> tuple[type[BaseException], ...]:
 
 
 def accepts(hint: Any, value: Any) -> bool:
-    """Whether an argument fits a parameter, as far as its class can tell; None fits always."""
+    """Whether an argument may fit a parameter, judged by its class; None always fits."""
     if value is None:
         return True
     for each in members(hint):
@@ -102,7 +102,7 @@ def accepts(hint: Any, value: Any) -> bool:
 
 
 def returns_fit(failing: Any, recovering: Any) -> bool:
-    """Whether what a recoverer returns can stand for what the failing method returns.
+    """Whether the return type of a recoverer is compatible with the failing method's.
 
     The same type, a base of it (as in Spring Retry), or a subclass of it; None only for None.
     """
@@ -118,7 +118,7 @@ def _is_a(narrow: Any, wide: Any) -> bool:
     if kind is UNKNOWN or base is UNKNOWN:
         return True
     if not isinstance(kind, type) or not isinstance(base, type):
-        return True  # a type variable, a literal: cannot be told
+        return True  # a type variable or literal: unknown
     if NoneType in (kind, base):
         return kind is base
     try:

@@ -1,4 +1,4 @@
-"""The arguments of a call, handed on to a function that may take fewer of them."""
+"""The arguments of a call, adapted to a function that may take fewer of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def signature_of(fn: Any) -> Signature:
-    """Its signature; one that takes anything, where it tells none."""
+    """The signature of a function; ``(*args, **kwargs)`` if it has none."""
     try:
         return signature(fn)
     except (TypeError, ValueError):
@@ -26,12 +26,12 @@ def signature_of(fn: Any) -> Signature:
 
 
 def call_of(fn: Any, function: Any, arguments: tuple[Any, ...]) -> Call:
-    """What *fn* was called with, from what an execution calls: itself, or a partial made of it."""
+    """The arguments of *fn*, from the function of an execution: *fn*, or a partial of it."""
     if function is fn or not isinstance(function, partial):
         return arguments, {}
     args, kwargs = function.args + arguments, function.keywords
     if isinstance(fn, partial) and function.func is fn.func:
-        # A partial of a partial is one: take out what was bound before.
+        # A partial of a partial is one partial: remove the arguments bound before.
         bound = fn.keywords
         args = args[len(fn.args) :]
         kwargs = {k: v for k, v in kwargs.items() if k not in bound or bound[k] is not v}
@@ -41,7 +41,7 @@ def call_of(fn: Any, function: Any, arguments: tuple[Any, ...]) -> Call:
 def bind_with_defaults(
     source: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-    """The arguments of a call with the defaults: by place, by name only, and the places' names."""
+    """The arguments of a call with defaults: positional, keyword-only, and all by name."""
     try:
         given = source.bind(*args, **kwargs)
     except TypeError:  # the call itself was wrong
@@ -51,7 +51,7 @@ def bind_with_defaults(
 
 
 class ArgumentAdapter:
-    """A function that is handed the arguments of calls of another one, after some of our own."""
+    """Adapts the arguments of calls to another function, after *n_leading* other arguments."""
 
     __slots__ = ("function", "n_leading", "signature", "source")
 
@@ -62,9 +62,9 @@ class ArgumentAdapter:
         self.n_leading = n_leading
 
     def adapt(self, args: tuple[Any, ...], kwargs: dict[str, Any], fill: bool = False) -> Call:
-        """As they were given, if it can be called so; else as many as it takes, from the left.
+        """The arguments unchanged if the function takes them; else as many as it takes.
 
-        :param fill: give None for what it takes beyond them.
+        :param fill: pass None for required parameters without an argument.
         """
         if self._accepts(args, kwargs):
             return args, kwargs
@@ -98,10 +98,10 @@ class ArgumentAdapter:
         return True
 
     def check(self, name: str, first: str = "") -> None:
-        """Raise unless it can take what every call gives.
+        """Raise unless the function can take the arguments of every call.
 
-        :param name: the argument that it was given as.
-        :param first: what it gets before the arguments of the call.
+        :param name: the name of the argument that holds the function.
+        :param first: the name of the argument before those of the call.
         """
         args, kwargs = _sample(self.source)
         args, kwargs = self.adapt(args, kwargs)

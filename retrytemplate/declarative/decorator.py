@@ -1,4 +1,4 @@
-"""``retryable``: a function, a method or all public methods of a class, made to retry."""
+"""``retryable``: a decorator for functions, methods and classes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["retryable"]
 
 HINT = (
-    "name what is worth retrying, @retryable(retry_on=(ConnectionError,)), or give a policy or "
-    "a template"
+    "name the retryable errors, @retryable(retry_on=(ConnectionError,)), or pass a policy or a "
+    "template"
 )
 
 
@@ -55,35 +55,35 @@ def retryable(
 ) -> Decorator:
     """Decorate a function, a method or a class so that its calls retry; callers stay as they are.
 
-    :param retry_on: what is worth retrying: an exception class, a tuple of them or a predicate.
-    :param not_on: classes that are not, where they are nearer to the exception.
-    :param max_attempts: attempts in all, 3 unless given; or a callable, read once per call.
-    :param backoff: how long to wait between attempts; not at all unless given.
-    :param policy: a ready policy in the place of the three about attempts.
-    :param recover: ``recover(error, *args, **kwargs)`` is called when attempts run out, with the
-        arguments of the call (a method's ``self`` too), or as many of them as it takes, from the
-        left; what it returns is returned.  Or the name of a method marked ``@recover``, or that
-        method itself.  Without it every method marked ``@recover`` in the class may serve.
-    :param key: makes the retry stateful: ``key(*args, **kwargs)`` names the work that may come
-        again.  It takes the arguments of the call, or as many as it has parameters, from the left.
-        None as key: nothing is remembered; a ``RetryState`` is used as it is.
-    :param listeners: who is told.
-    :param label: the name in logs and metrics; the function's qualified name unless given.
-    :param template: a ready template, which holds all of this but ``recover``, ``key``, ``label``.
-        Its keys are shared by all that use it.
-    :raises MisuseError: where nothing says what is worth retrying (``@retryable`` without arguments
-        too), and for arguments next to a template or a policy that has them already.
-    :raises MisuseError: a template has wrapped the function already.
-    :raises TypeError: for a ``recover`` or a ``key`` that cannot take the arguments, for an
-        asynchronous one where nothing awaits it; all when the function is decorated.
+    :param retry_on: retryable errors: an exception class, a tuple of them or a predicate.
+    :param not_on: classes that are not retryable; the most specific class decides.
+    :param max_attempts: attempts including the first, default 3; or a callable, read per call.
+    :param backoff: the delays between attempts; none by default.
+    :param policy: a policy instead of ``retry_on``, ``not_on`` and ``max_attempts``.
+    :param recover: ``recover(error, *args, **kwargs)`` is called when attempts are exhausted, with
+        the arguments of the call (including ``self``), or as many of them as it takes, from the
+        left; its result is returned.  Or a method marked ``@recover``, or the name of one.  By
+        default, any method of the class marked ``@recover`` may be selected.
+    :param key: makes the retry stateful: ``key(*args, **kwargs)`` identifies work that may be
+        redelivered.  It takes the arguments of the call, or as many as it has parameters, from the
+        left.  The key None keeps no state; a ``RetryState`` is used unchanged.
+    :param listeners: the listeners of the executions.
+    :param label: the name in logs and metrics; default: the qualified name of the function.
+    :param template: a template, which has all settings but ``recover``, ``key`` and ``label``.
+        All users of a template share its keys.
+    :raises MisuseError: no argument names the retryable errors (also ``@retryable`` without
+        arguments), or an argument belongs to the template or policy that was passed.
+    :raises MisuseError: the function is already wrapped by a template.
+    :raises TypeError: ``recover`` or ``key`` cannot take the arguments, or is asynchronous where
+        nothing awaits it; raised when the function is decorated.
 
-    Generator functions are retried until their first item has gone out; a recovery of theirs gives
-    the items to go on with.
+    Generator functions are retried until they yield their first item; their recovery yields the
+    items instead.
 
-    On a class: all public methods, inherited ones too, but those marked ``@recover``, those that
-    retry already (``@retryable``, ``wrap``), abstract ones and properties.  An inherited method is
-    wrapped for this class and its subclasses only; a method that a subclass overrides is the
-    subclass's own.
+    On a class: all public methods, including inherited ones, except those marked ``@recover``,
+    those that retry already (``@retryable``, ``wrap``), abstract methods and properties.  An
+    inherited method is wrapped for this class and its subclasses only; a method that a subclass
+    overrides is the subclass's own.
     A method that calls another one retries inside a retry: then mark single methods, or use
     ``intercept``, which leaves calls inside the object alone.
 
@@ -143,13 +143,13 @@ def _check_exclusive(name: str, value: Any, kind: type, given: dict[str, bool]) 
     names = [each for each, is_given in given.items() if is_given]
     if names:
         raise MisuseError(
-            f"{' and '.join(names)} cannot stand next to {name}=: "
-            f"put it into the {name} ({name} {value!r})"
+            f"{' and '.join(names)} and {name}= are mutually exclusive; "
+            f"set it on the {name}, got {value!r}"
         )
 
 
 class PerCallState:
-    """The state of a stateful retry: its key is made of the arguments of each call."""
+    """The state of a stateful retry: the arguments of each call give the key."""
 
     __slots__ = ("fn", "key")
 
@@ -167,7 +167,7 @@ class PerCallState:
 
 
 class Settings:
-    """What a ``@retryable`` was given; one may decorate many functions."""
+    """The settings of a ``@retryable``, which may decorate many functions."""
 
     __slots__ = ("key", "label", "own", "recover", "template")
 
@@ -185,7 +185,7 @@ class Settings:
         self.own = own
         self.key = key
         self.label = label
-        # A recoverer given itself means the method of that name of the instance.
+        # A recoverer stands for the method of that name of the instance.
         self.recover = getattr(recover, "__name__", "") if is_recoverer(recover) else recover
 
     def decorate(self, target: Any, /) -> Any:
@@ -219,7 +219,7 @@ class Settings:
         asynchronous = is_async(fn)
         name = qualified_name(fn)
         template = self.template
-        # Its own template serves one function: then the name tells the keys of several apart.
+        # A template of its own has one function: the name separates the keys of several functions.
         label = self.label or template.name or name
         if self.own:
             template = template.with_(name=name)
@@ -239,7 +239,7 @@ class Settings:
         if recover is None or isinstance(recover, str):
             if holder is None:
                 raise MisuseError(
-                    f"recover={recover!r} names a method: {qualified_name(fn)} has no instance"
+                    f"recover={recover!r} names a method, but {qualified_name(fn)} has no instance"
                 )
             return PerCallRecovery(
                 fn,
@@ -251,7 +251,7 @@ class Settings:
         if is_async(recover) and not asynchronous:
             raise MisuseError(
                 f"recover must be a plain function where {qualified_name(fn)} is one, "
-                f"got {recover!r}: nothing would await it"
+                f"got {recover!r}, which nothing would await"
             )
         ArgumentAdapter(recover, signature_of(fn), 1).check("recover", "error")
         return PerCallRecovery(fn, fallback=recover)
@@ -272,7 +272,7 @@ class Settings:
 
 
 def _retried_methods(cls: type) -> Iterator[tuple[str, Any]]:
-    """The public methods that a decorator on the class means, own and inherited."""
+    """The public methods that a decorator on the class wraps, own and inherited."""
     recoverers = recoverer_names(cls)
     for name in dict.fromkeys(name for base in cls.__mro__ for name in vars(base)):
         member = getattr_static(cls, name)
@@ -288,9 +288,9 @@ def _retried_methods(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 class DeferredRecoverer:
-    """A method whose recoverer is named: looked for as soon as the class is made.
+    """A method whose recoverer is named: checked when the class is created.
 
-    Then the plain method takes its place.
+    Then the plain method replaces this object.
     """
 
     def __init__(self, method: Any, name: str, asynchronous: bool) -> None:

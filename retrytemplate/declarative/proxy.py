@@ -1,4 +1,4 @@
-"""``intercept``: an object as before, but that some of its methods retry."""
+"""``intercept``: a proxy of an object; some of its methods retry."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ T = TypeVar("T")
 
 
 class SupportsWrap(Protocol):
-    """What can wrap a function: a template, a bound one, or anything else with ``wrap``."""
+    """An object that can wrap a function: a template, a bound one, or another with ``wrap``."""
 
     def wrap(self, fn: Any, /) -> Any: ...
 
 
 def intercept(service: T, pattern: str | re.Pattern[str], template: SupportsWrap) -> T:
-    """A proxy for an object whose matching methods retry; the object itself stays as it is.
+    """A proxy for an object whose matching methods retry; the object is not changed.
 
     :param service: any object; its methods may be asynchronous or not.
     :param pattern: a regular expression that the whole name of a method must match
         (``re.fullmatch``).
-    :param template: what wraps them: a ``RetryTemplate``, or one with a recovery bound.
-    :raises ValueError: for a pattern that is not a regular expression, or that no method matches.
-    :raises MisuseError: a template has wrapped a matching method already.
+    :param template: wraps the methods: a ``RetryTemplate``, or a bound template.
+    :raises ValueError: the pattern is not a regular expression, or no method matches it.
+    :raises MisuseError: a matching method is already wrapped by a template.
 
-    Everything else is as before, and reaches the object: attributes (read, set, deleted),
-    properties, operators and other special methods, ``isinstance``.  Only calls from outside retry:
-    a method that calls another one of the object does so without the proxy.  A special method that
-    returns the object (``__enter__``) returns the proxy.  Copies are proxies of copies; pickling is
-    refused.
+    Everything else is passed to the object: attributes (read, set, deleted), properties, operators
+    and other special methods, ``isinstance``.  Only calls from outside retry: a method of the
+    object calls its other methods without the proxy.  A special method that
+    returns the object (``__enter__``) returns the proxy.  Copies are proxies of copies; pickling
+    raises ``MisuseError``.
 
     >>> class Service:
     ...     calls = 0
@@ -61,9 +61,9 @@ def intercept(service: T, pattern: str | re.Pattern[str], template: SupportsWrap
     try:
         pattern = re.compile(pattern)
         pattern.match("")
-    except (re.error, TypeError) as error:  # one of bytes fits no name
-        what = f"pattern must be a regular expression, got {pattern!r}: {error}"
-        raise ValueError(what) from error
+    except (re.error, TypeError) as error:  # a pattern of bytes matches no name
+        message = f"pattern must be a regular expression, got {pattern!r}: {error}"
+        raise ValueError(message) from error
     if not callable(getattr(template, "wrap", None)):
         raise TypeError(f"template must be an object with the method wrap, got {template!r}")
     if not _has_match(service, pattern):
@@ -84,7 +84,7 @@ def _is_method(service: Any, name: str, value: Any) -> bool:
 
 
 def _has_match(service: Any, pattern: Any) -> bool:
-    """Whether a method matches, or may: there are objects that make their methods when asked."""
+    """Whether a method matches; True for objects with ``__getattr__``, which may match."""
     if hasattr(type(service), "__getattr__"):
         return True
     return any(True for _ in _matches(service, pattern))
@@ -102,7 +102,7 @@ def _matches(service: Any, pattern: Any) -> Iterator[Any]:
                 yield value
 
 
-# Special methods that belong to the proxy itself, to the making of objects, or to copying them.
+# Special methods of the proxy itself, and those that create or copy objects.
 PROXY_METHODS = frozenset(
     """
     __class__ __class_getitem__ __copy__ __deepcopy__ __del__ __delattr__ __delete__ __dict__
@@ -117,7 +117,7 @@ _get = object.__getattribute__
 
 
 class Proxy:
-    """Stands for an object; subclasses add the special methods that its class has."""
+    """A proxy; subclasses add the special methods of the object's class."""
 
     __slots__ = ("__weakref__", "_pattern", "_service", "_template", "_wrapped")
 
@@ -160,7 +160,7 @@ class Proxy:
     def __reduce_ex__(self, protocol: Any) -> Any:
         kind = type(_get(self, "_service")).__qualname__
         raise MisuseError(
-            f"a proxy of intercept() cannot be pickled: pickle the {kind} and intercept it anew"
+            f"a proxy of intercept() cannot be pickled; pickle the {kind} and intercept it again"
         )
 
     def __reduce__(self) -> Any:
@@ -172,7 +172,7 @@ def _proxy_of_copy(proxy: Proxy, service: Any) -> Any:
 
 
 def _retrying_method(proxy: Proxy, name: str, value: Any) -> Any:
-    """The method with retry, made once as long as the object has the same one."""
+    """The method with retry, wrapped once while the object has the same method."""
     known = _get(proxy, "_wrapped")
     method, wrapped = known.get(name, (None, None))
     if not _is_same_method(method, value):
@@ -183,12 +183,12 @@ def _retrying_method(proxy: Proxy, name: str, value: Any) -> Any:
 
 def _is_same_method(method: Any, other: Any) -> bool:
     if type(method) is MethodType and type(other) is MethodType:
-        # A bound method is made anew whenever it is asked for.
+        # Each access creates a new bound method.
         return method.__func__ is other.__func__ and method.__self__ is other.__self__
     return method is other
 
 
-# Proxy classes by the class that they stand for; they hold names only.
+# Proxy classes by the class of their objects; they hold names only.
 _classes: WeakKeyDictionary[type, type[Proxy]] = WeakKeyDictionary()
 
 
@@ -198,25 +198,25 @@ def _proxy_class(kind: type) -> type[Proxy]:
     if made is None:
         names = {name for name in dir(kind) if name[:2] == name[-2:] == "__"} - PROXY_METHODS
         methods = {name: _special(name) for name in names if _is_special(_member(kind, name))}
-        # What is None (``__hash__``, ``__iter__``) says that there is no such method.
+        # The value None (``__hash__``, ``__iter__``) disables a method.
         missing = {name: None for name in names if _member(kind, name, "") is None}
         made = _classes[kind] = type("Proxy", (Proxy,), {"__slots__": (), **methods, **missing})
     return made
 
 
 def _member(kind: type, name: str, default: Any = None) -> Any:
-    """What the interpreter finds under a special name: it looks into classes only."""
+    """The special method of a class; the interpreter searches classes only."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), default)
 
 
 def _is_special(member: Any) -> bool:
-    """Whether it is a method, not a piece of data that the class keeps under such a name."""
+    """Whether a member is a method rather than data under a special name."""
     kind = type(member)
     return not hasattr(kind, "__set__") and (callable(member) or hasattr(kind, "__get__"))
 
 
 def _special(name: str) -> Any:
-    """The special method of the proxy that reaches the object's."""
+    """A special method of the proxy that calls the object's."""
     if name == "__aenter__":
 
         async def enter(self: Proxy) -> Any:
@@ -239,10 +239,10 @@ def _bound(proxy: Proxy, name: str) -> Any:
 
 
 def _to_proxy(proxy: Proxy, value: Any) -> Any:
-    """An object that gives itself (``__enter__``, ``__iadd__``) gives its proxy."""
+    """The proxy, if the object returned itself (``__enter__``, ``__iadd__``)."""
     return proxy if value is _get(proxy, "_service") else value
 
 
 def _to_service(value: Any) -> Any:
-    """The object of a proxy: operators of built-in classes take no stand-in."""
+    """The object of a proxy: operators of built-in classes take no proxy."""
     return _get(value, "_service") if issubclass(type(value), Proxy) else value

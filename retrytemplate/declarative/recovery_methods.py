@@ -1,4 +1,4 @@
-"""Who recovers a call whose attempts have run out: a function, or a method marked for it."""
+"""The recovery of a call whose attempts are exhausted: a function, or a marked method."""
 
 from __future__ import annotations
 
@@ -45,28 +45,29 @@ F = TypeVar("F")
 MARK = "__recovers__"
 METHODS = (FunctionType, classmethod, staticmethod)
 
-# An unannotated first parameter is an argument of the call; with one of these names it hardly is.
+# An unannotated first parameter takes an argument of the call; these names suggest a mistake.
 ERROR_PARAMETER_NAMES = frozenset("e err error ex exc exception failure cause".split())
 
 
 def recover(method: F) -> F:
-    """Mark a method that recovers what the ``@retryable`` methods of its class give up.
+    """Mark a method as the recovery of the ``@retryable`` methods of its class.
 
-    The annotation of its first parameter, an exception class or a union of them, says which
-    failures it takes; the failure comes first, then the arguments of the call, as many as it takes,
-    from the left (None for those beyond).  Without such an annotation it takes every failure, as
-    the last resort, and gets the arguments only.  What it returns is returned.
+    The annotation of its first parameter, an exception class or a union of them, selects
+    the failures; the failure is passed first, then the arguments of the call, as many as it takes,
+    from the left (None for missing ones).  Without such an annotation it takes every failure, with
+    the lowest priority, and gets the arguments only.  Its result is returned.
 
-    Of several, the one decides whose exception class is nearest to the failure's.  Only those count
-    whose return type fits the failing method's: the same, a base or a subclass; where one is the
-    same the others do not count.  A coroutine function recovers coroutine functions only.  Of
-    equally near ones the first, unless a later one takes exactly the arguments of the call, and
-    their types.  Where none takes the failure, the original exception leaves, the same object.
+    Of several, the one with the most specific exception class is called.  Its return type must be
+    compatible with the failing method's: the same, a base or a subclass; if one has the same type,
+    only those with the same type are candidates.  A coroutine function recovers coroutine functions
+    only.  Of equally specific ones the first is called, unless a later one takes exactly the
+    arguments of the call and their types.  If none takes the failure, the original exception object
+    is raised.
 
-    A subclass may override a recoverer (None takes it away); it need not be marked again.
+    A subclass may override a recoverer (None removes it); it need not be marked again.
 
-    :raises TypeError: for something else than a method, and for a first parameter that is named
-        like an exception but does not say which.
+    :raises TypeError: the argument is not a method, or its first parameter is named like an
+        exception but has no annotation.
 
     >>> class Service:
     ...     @retryable(retry_on=ConnectionError, max_attempts=2)
@@ -91,8 +92,8 @@ def recover(method: F) -> F:
     if _is_bare(parameters) and parameters[0].name in ERROR_PARAMETER_NAMES:
         name = parameters[0].name
         raise TypeError(
-            f"the parameter {name} of {function.__qualname__} must say which exceptions it "
-            f"takes ({name}: Exception for all)"
+            f"the parameter {name} of {function.__qualname__} must have an annotation that names "
+            f"exceptions ({name}: Exception for all)"
         )
     setattr(function, MARK, capture_local_names(function, 2))
     return method
@@ -123,9 +124,9 @@ def check_named_recoverer(cls: type, name: str, asynchronous: bool) -> None:
     """Raise unless the class has a recoverer of that name that can be used."""
     member = getattr_static(cls, name, None)
     if name not in recoverer_names(cls):
-        what = "is not marked @recover" if member is not None else "does not exist"
+        reason = "is not marked @recover" if member is not None else "does not exist"
         raise MisuseError(
-            f"recover must name a method marked @recover: {cls.__qualname__}.{name} {what}"
+            f"recover must name a method marked @recover: {cls.__qualname__}.{name} {reason}"
         )
     if is_async(getattr(member, "__func__", member)) and not asynchronous:
         raise MisuseError(
@@ -135,7 +136,7 @@ def check_named_recoverer(cls: type, name: str, asynchronous: bool) -> None:
 
 
 class Recoverer:
-    """A marked method, bound to where it was found, and what its signature says."""
+    """A marked method, bound to its object, and the types of its signature."""
 
     __slots__ = ("function", "local_names", "method", "parameters", "returns", "selectors")
 
@@ -164,7 +165,7 @@ class Recoverer:
             ) from error
 
     def distance(self, lineage: list[type]) -> int | None:
-        """How far the class that it takes is from the failure's; None: it does not take it."""
+        """The distance of its exception class from the failure's; None: not a match."""
         kinds = self.selectors or (BaseException,)
         found = [lineage.index(kind) for kind in kinds if kind in lineage]
         return min(found) if found else None
@@ -180,7 +181,7 @@ class Recoverer:
 
 
 def find_recoverers(holder: Any, only: str | None = None) -> Iterator[Recoverer]:
-    """What can recover for an instance, or for a class whose classmethod failed."""
+    """The recoverers of an instance, or of a class whose classmethod failed."""
     cls = holder if isinstance(holder, type) else type(holder)
     for name in recoverer_names(cls) if only is None else (only,):
         member = getattr_static(cls, name, None)
@@ -191,10 +192,10 @@ def find_recoverers(holder: Any, only: str | None = None) -> Iterator[Recoverer]
 
 
 def lineage_of(failure: BaseException, selectors: Iterable[type]) -> list[type]:
-    """The classes of a failure, nearest first.
+    """The classes of a failure, most specific first.
 
-    A recorded failure names its class only: it is looked for among the subclasses of those that
-    somebody takes.
+    A recorded failure has only the name of its class, which is searched among the subclasses of
+    *selectors*.
     """
     own = list(type(failure).__mro__)
     if not isinstance(failure, RecordedFailure):
@@ -220,14 +221,14 @@ def _subclass_named(kind: type[Any], name: str) -> type | None:
 
 
 class PerCallRecovery:
-    """The recovery of a function: which one, and with which arguments, each call decides.
+    """The recovery of a function, selected for each call by the failure and the arguments.
 
     :param fn: the function that may fail.
-    :param holder: the qualified name of the class whose method it is, so that recoverers count;
-        "" for one that is surely a method, None for one that is none.
-    :param fallback: a function in the place of recoverers.
-    :param name: the one recoverer that may serve.
-    :param otherwise: the recovery where none takes the failure.
+    :param holder: the qualified name of the class that defines the method; "" for a method of any
+        class, None for a function.
+    :param fallback: a function instead of recoverers.
+    :param name: the only recoverer to use.
+    :param otherwise: the recovery if no recoverer takes the failure.
     """
 
     __slots__ = ("asynchronous", "fallback", "fn", "holder", "name", "otherwise", "signature")
@@ -253,7 +254,7 @@ class PerCallRecovery:
     def for_call(
         self, failure: BaseException | None, function: Any, arguments: tuple[Any, ...]
     ) -> Callable[[RetryContext], Any] | None:
-        """The recovery of this call; None: nobody recovers."""
+        """The recovery of this call; None: no recovery."""
         args, kwargs = call_of(self.fn, function, arguments)
         if self.fallback is not None:
             return _bind_recovery(self.fallback, args, kwargs)
@@ -283,7 +284,7 @@ class PerCallRecovery:
     def _nearest(
         self, failure: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Recoverer | None:
-        """The recoverer whose exception class is nearest; of equals as ``recover`` says."""
+        """The recoverer with the most specific exception class; see ``recover`` for ties."""
         able = self._able(args[0])
         if not able:
             return None
@@ -300,7 +301,7 @@ class PerCallRecovery:
         return best
 
     def _able(self, holder: Any) -> list[Recoverer]:
-        """The recoverers that count, before the failure is looked at."""
+        """The candidates, regardless of the failure."""
         able = [
             each
             for each in find_recoverers(holder, self.name)
@@ -319,7 +320,7 @@ def _bind_recovery(
 ) -> Callable[[RetryContext], Any]:
     """Call the adapted function with the failure and the arguments.
 
-    The failure is left in the context until then: a closure over it would keep it alive.
+    The failure is read from the context at the call: a closure over it would keep it alive.
     """
     function, failure_first = adapter.function, adapter.n_leading
     args, kwargs = adapter.adapt(args, kwargs, fill)
@@ -333,7 +334,7 @@ def _bind_recovery(
 
 
 def _no_attempt() -> ExhaustedRetryError:
-    return ExhaustedRetryError("no attempt was made: there is no failure to recover from")
+    return ExhaustedRetryError("no attempt was made, so there is no failure to recover from")
 
 
 def _raise(error: BaseException, context: RetryContext) -> Any:

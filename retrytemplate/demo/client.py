@@ -1,4 +1,4 @@
-"""The service's client: it says what went wrong by the class of its errors."""
+"""The client of the service: the class of an error names its cause."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["PricingClient", "PricingError", "ServiceUnavailable"]
 
 
 class PricingError(Exception):
-    """The service refuses; it would say the same again."""
+    """The service rejected the request; a retry would be rejected too."""
 
 
 class ServiceUnavailable(PricingError):
-    """A 503: not now.  ``headers`` may say when (``Retry-After``)."""
+    """Status 503.  ``headers`` may have a ``Retry-After``."""
 
     def __init__(self, message: str, headers: HTTPMessage) -> None:
         super().__init__(message)
@@ -27,16 +27,16 @@ class ServiceUnavailable(PricingError):
 
 
 class PricingClient:
-    """One connection, kept alive from call to call and opened anew after a failure.
+    """One connection, kept alive between calls and reopened after a failure.
 
-    :param timeout: how long to wait for an answer (seconds); then a ``TimeoutError``.
+    :param timeout: limit of one response in seconds; a longer one raises ``TimeoutError``.
     """
 
     def __init__(self, host: str, port: int, timeout: float = 0.5) -> None:
         self._connection = HTTPConnection(host, port, timeout=timeout)
 
     def price(self, order: Order, key: str) -> int:
-        """The order's price in cents.  *key* says which item asks, the same at every attempt."""
+        """The order's price in cents.  *key* identifies the item in all its attempts."""
         question = json.dumps({"sku": order.sku, "quantity": order.quantity})
         status, headers, answer = self._exchange(question, {"Idempotency-Key": key})
         if status == 503:
@@ -52,9 +52,9 @@ class PricingClient:
             response = self._connection.getresponse()
             return response.status, response.headers, json.loads(response.read())
         except (OSError, HTTPException, ValueError):
-            self._connection.close()  # what comes later on it would answer the wrong question
+            self._connection.close()  # a late response would be read as that of the next request
             raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()

@@ -1,7 +1,7 @@
-"""A pricing service to practise on: real HTTP on a loopback port, with the faults of real ones.
+"""A pricing service for the demo: real HTTP on a loopback port, with injected faults.
 
-What happens to a request depends on the seed, the item (its ``Idempotency-Key``) and how often
-that item was asked for, on nothing else: a seed gives the same faults in any order of work.
+The fault of a request depends only on the seed, the item (its ``Idempotency-Key``) and the number
+of earlier requests for the item: a seed gives the same faults in any order of work.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ CATALOGUE = {f"SKU-{number:04}": 99 + number * 7919 % 20_000 for number in range
 
 POISONED = 0.003
 FAULTY = 0.13
-MOST_FAULTS = 3
+MAX_FAULTS = 3
 KINDS = ("unavailable", "reset", "slow")
 WEIGHTS = (0.73, 0.26, 0.01)
-ASKS_FOR_A_SECOND = 0.2
+RETRY_AFTER_SHARE = 0.2
 DATED = 0.1
-# A slow answer is held back until the client hangs up, or for this long (seconds).
-HELD_BACK = 10.0
-LONGEST_QUESTION = 65_536
+# Seconds after which a slow response is sent, unless the client closes the connection first.
+MAX_DELAY = 10.0
+MAX_REQUEST = 65_536
 
 
 @frozen
 class Fault:
-    """What one request meets: ``unavailable`` (a 503), ``reset`` or ``slow``.
+    """The fault of one request: ``unavailable`` (a 503), ``reset`` or ``slow``.
 
-    *retry_after* is what a 503 asks for, in whole seconds, as a number or (*dated*) as a date: RFC
-    9110, section 10.2.3.
+    *retry_after* is the ``Retry-After`` of a 503 in whole seconds, as a number or, if *dated*, as a
+    date: RFC 9110, section 10.2.3.
     """
 
     kind: str
@@ -63,29 +63,29 @@ class Fault:
 
 
 def faults(seed: int, key: str) -> Iterator[Fault]:
-    """The faults in store for an item, in order.  Then it is served; a poisoned one never is.
+    """The faults of an item, in order.  Then it is served; a poison item never is.
 
     >>> list(faults(1, "line-2"))
     []
     """
-    chance = Random(f"{seed}/{key}")
-    if chance.random() < POISONED:
+    random = Random(f"{seed}/{key}")
+    if random.random() < POISONED:
         yield from cycle((Fault("unavailable"), Fault("reset")))
-    for _ in range(MOST_FAULTS):
-        if chance.random() >= FAULTY:
+    for _ in range(MAX_FAULTS):
+        if random.random() >= FAULTY:
             return
-        kind = chance.choices(KINDS, WEIGHTS)[0]
-        yield Fault(kind, int(chance.random() < ASKS_FOR_A_SECOND), chance.random() < DATED)
+        kind = random.choices(KINDS, WEIGHTS)[0]
+        yield Fault(kind, int(random.random() < RETRY_AFTER_SHARE), random.random() < DATED)
 
 
 class PricingService:
     """``POST /prices`` with ``{"sku": ..., "quantity": ...}`` answers ``{"cents": ...}``.
 
-    :param seed: which items meet which faults.
-    :param port: 0 takes a free one; one that is in use is an ``OSError``.
+    :param seed: selects the faults of the items.
+    :param port: 0 takes a free one; a port in use raises ``OSError``.
 
-    It listens from construction on and serves inside the ``with`` block.  ``sent`` counts what
-    really went out: ``priced``, ``refused`` (4xx), ``unavailable``, ``reset``, ``slow``.
+    It listens from construction on and serves inside the ``with`` block.  ``sent`` counts the
+    responses: ``priced``, ``rejected`` (4xx), ``unavailable``, ``reset``, ``slow``.
     """
 
     def __init__(self, *, seed: int = 0, port: int = 0) -> None:
@@ -98,12 +98,12 @@ class PricingService:
 
     @property
     def sent(self) -> dict[str, int]:
-        """What went out so far, by kind; final once the block is left."""
+        """The responses so far, by kind; final after the block."""
         with self._server.lock:
             return dict(self._server.sent)
 
     def close(self) -> None:
-        """Stop listening, hang up on everyone."""
+        """Stop listening, and close all connections."""
         uninterrupted(self._close)
 
     def _close(self) -> None:
@@ -111,7 +111,7 @@ class PricingService:
             self._server.shutdown()
             self._thread.wait()
         self._server.hang_up()
-        self._server.server_close()  # waits for the threads that answer
+        self._server.server_close()  # waits for the threads that serve requests
 
     def __enter__(self) -> PricingService:
         self._thread.start()
@@ -147,7 +147,7 @@ class _Server(socketserver.ThreadingTCPServer):
         with self.lock:
             connections = list(self._connections)
         for connection in connections:
-            with suppress(OSError):  # it may be gone already
+            with suppress(OSError):  # it may be closed already
                 connection.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -156,13 +156,13 @@ class _Server(socketserver.ThreadingTCPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        # Not the inherited one: its shutdown() says a polite goodbye, which a reset must not do.
+        # The inherited method calls shutdown(), which sends a FIN; a reset must not.
         with self.lock:
             self._connections.discard(request)
         self.close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is everyday; anything else is shown as usual."""
+        """Ignore a client that disconnects; print other errors."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             super().handle()
         except ConnectionError:
-            # The client closed with the answer unread: it had stopped waiting, to it that was slow.
+            # The client closed without reading the response: its timeout expired.
             if self.unconfirmed is not None:
                 self._pricing.count(self.unconfirmed, -1)
                 self._pricing.count("slow")
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         key = self.headers.get("Idempotency-Key")
         asked = self._question()
         if self.path != PATH or key is None or asked is None:
-            self._answer("refused", 400, {"error": f"POST {PATH} with a key, a sku, a quantity"})
+            self._answer("rejected", 400, {"error": f"POST {PATH} with a key, a sku, a quantity"})
             return
         fault = self._pricing.next_fault(key)
         if fault is None:
@@ -206,8 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _question(self) -> tuple[str, int] | None:
         length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()) or int(length[:9]) > LONGEST_QUESTION:
-            self.close_connection = True  # what follows cannot be told from the next request
+        if not (length.isascii() and length.isdecimal()) or int(length[:9]) > MAX_REQUEST:
+            self.close_connection = True  # the rest would be read as the next request
             return None
         try:
             body = json.loads(self.rfile.read(int(length)))
@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _price(self, sku: str, quantity: int) -> None:
         unit = CATALOGUE.get(sku)
         if unit is None:
-            self._answer("refused", 404, {"error": f"no product {sku}"})
+            self._answer("rejected", 404, {"error": f"no product {sku}"})
         else:
             self._answer("priced", 200, {"cents": unit * quantity})
 
@@ -251,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _hold_back(self, asked: tuple[str, int]) -> None:
-        select.select([self.connection], [], [], HELD_BACK)
+        select.select([self.connection], [], [], MAX_DELAY)
         if self._client_is_gone():
             self._pricing.count("slow")
             self.close_connection = True
@@ -267,4 +267,4 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the command's own output tells the story."""
+        """Log nothing: the command prints the results."""

@@ -1,7 +1,7 @@
-"""The job: every line of the file is priced and written, or given up and kept with its history.
+"""The job: every line of the file is priced and written, or dead-lettered with its history.
 
-A chunk step: lines are priced several at once, each with its retries, and written a chunk at a
-time, in one transaction with the step's journal.
+A chunk step: lines are priced concurrently, each with its retries, and written in chunks, each in
+one transaction with the step's journal.
 """
 
 from __future__ import annotations
@@ -49,33 +49,33 @@ if TYPE_CHECKING:
 __all__ = ["ATTEMPTS", "WORTH_RETRYING", "DatabaseRefused", "Job", "Report", "StopWatch", "Tally"]
 
 ATTEMPTS = 5
-# Lines a transaction, and prices asked for at once: while one waits, others go on.
+# Lines per transaction, and concurrent requests.
 CHUNK = 500
 AT_ONCE = 32
 
 WORTH_RETRYING = ExceptionClassifier(
     {
         ConnectionError: True,
-        ConnectionRefusedError: False,  # nobody is there at all
+        ConnectionRefusedError: False,  # no process listens on the port
         TimeoutError: True,
-        PricingError: False,  # the service refuses this order
-        ServiceUnavailable: True,  # a PricingError too, but nearer
+        PricingError: False,  # the service rejects this order
+        ServiceUnavailable: True,  # also a PricingError, but more specific
     },
-    default=False,  # an InvalidOrder, say
+    default=False,  # for example an InvalidOrder
 )
-"""What is worth another attempt: the nearest class decides."""
+"""Retryable errors: the most specific class decides."""
 
-# What the client saw, in the service's words; the first that fits.
+# Errors of the client, by the service's names of them; the first match counts.
 KINDS: tuple[tuple[type[Exception], str], ...] = (
     (ServiceUnavailable, "unavailable"),
-    (PricingError, "refused"),
+    (PricingError, "rejected"),
     (ConnectionResetError, "reset"),
     (TimeoutError, "slow"),
 )
 
 
 GIVEN_UP = SkipPolicy(on=(InvalidOrder, PricingError, ConnectionError, TimeoutError))
-"""The line's fault, or its service's: it is given up, and the others go on."""
+"""Failures of a line or of the service: the line is dead-lettered, the step continues."""
 
 
 class DatabaseRefused(Exception):
@@ -83,21 +83,21 @@ class DatabaseRefused(Exception):
 
 
 class Priced(dict[str, Any]):
-    """The row of a line that has its price."""
+    """The row of a priced line."""
 
 
 @define
 class Tally(RetryListener, StepListener):
-    """Keeps count while the job runs; several threads tell it of attempts.
+    """Counts of the running job; several threads report attempts to it.
 
-    :param watch: told of every line that is priced or given up, and of every chunk.
+    :param watch: called for every line that is priced or given up, and for every chunk.
     """
 
     total: int
     watch: Callable[[Tally], None] = lambda tally: None
     read: int = 0
     over: int = 0
-    """Lines that are priced or given up; those are written with their chunk."""
+    """Lines that are priced or given up; priced ones are written with their chunk."""
     written: int = 0
     dead_lettered: int = 0
     failures: int = 0
@@ -143,7 +143,7 @@ class Tally(RetryListener, StepListener):
 
 
 class StopWatch:
-    """A clock, the system's unless told otherwise, which adds up what was really slept."""
+    """A clock, by default the system's, that sums the time slept."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
@@ -164,7 +164,7 @@ class StopWatch:
 
 @frozen(kw_only=True)
 class Report:
-    """What became of the lines.  ``problems`` is empty when everything adds up."""
+    """The results of all lines.  ``problems`` is empty if the figures agree."""
 
     read: int
     written: int
@@ -172,20 +172,20 @@ class Report:
     retried: int
     """Lines that took more than one attempt."""
     attempts: dict[int, int]
-    """How many lines took how many attempts."""
+    """The number of lines by their number of attempts."""
     dead_letters_by_error: dict[str, int]
-    """The last error of the lines that were given up, by its type's name."""
+    """The number of dead-lettered lines by the type of their last error."""
     asked: float
-    """All delays between attempts together (seconds)."""
+    """The sum of all delays between attempts, in seconds."""
     waited: float
-    """What of them was waited, several lines at once."""
+    """The sum of the delays that were slept, in seconds; lines sleep concurrently."""
     seconds: float
     stopped: bool
     """Whether it was stopped before the last line."""
     sent: dict[str, int]
-    """What the service counted."""
+    """The counts of the service."""
     seen: dict[str, int]
-    """What the client met."""
+    """The counts of the client."""
     problems: tuple[str, ...]
 
     @property
@@ -205,7 +205,7 @@ class Job:
     service: PricingService
     database: Path
     timeout: float = 0.5
-    """How long to wait for an answer (seconds)."""
+    """Limit of one response, in seconds."""
     clock: StopWatch = Factory(StopWatch)
     tally: Tally = field(init=False)
     template: RetryTemplate = field(init=False)
@@ -250,7 +250,7 @@ class Job:
 
         path = self.database
         if path.is_dir() or (path.exists() and path.stat().st_size):
-            raise DatabaseRefused(f"{path} exists already: name a new file")
+            raise DatabaseRefused(f"{path} exists already; name a new file")
         repository = JobRepository(URL.create("sqlite", database=str(path)))
         try:
             with repository.transaction() as transaction:
@@ -289,7 +289,7 @@ class Job:
         return Priced(line=line.number, cents=cents, attempts=context.attempt, **asdict(order))
 
     def _own_client(self) -> PricingClient:
-        """This thread's, which keeps its connection."""
+        """The client of this thread, which keeps its connection."""
         client: PricingClient | None = getattr(self._client, "own", None)
         if client is None:
             client = PricingClient(self.service.host, self.service.port, self.timeout)
@@ -350,19 +350,19 @@ def written_table() -> Table:
 
 
 def unaccounted(lines: Iterable[int], written: set[int], dead: set[int]) -> Iterator[str]:
-    """What breaks the rule that every line is in exactly one of the two."""
+    """Violations of the rule that every line is in exactly one of the two sets."""
     expected = set(lines)
-    for numbers, what in (
+    for numbers, state in (
         (expected - written - dead, "neither written nor dead-lettered"),
         (written & dead, "both written and dead-lettered"),
         ((written | dead) - expected, "written or dead-lettered, but not in the file"),
     ):
         if numbers:
-            yield f"{len(numbers)} lines are {what}, the first is line {min(numbers)}"
+            yield f"{len(numbers)} lines are {state}, the first is line {min(numbers)}"
 
 
 def differences(sent: dict[str, int], seen: dict[str, int]) -> Iterator[str]:
-    """Where the service's count and the client's are not the same."""
+    """Differences between the counts of the service and of the client."""
     for kind in sorted(sent.keys() | seen.keys()):
         there, here = sent.get(kind, 0), seen.get(kind, 0)
         if there != here:

@@ -1,4 +1,4 @@
-"""The orders file: a line at a time, so that a fault costs its own line and no other."""
+"""The orders file: each line is parsed by itself, so that a fault affects one line only."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ BOM = b"\xef\xbb\xbf"
 
 
 class NotAnOrdersFile(ValueError):
-    """The file cannot be read, or does not begin as a CSV of orders does."""
+    """The file cannot be read, or its first line is not the header of an orders CSV."""
 
 
 class InvalidOrder(ValueError):
-    """A line that is no order.  It will not become one by trying again."""
+    """A line that is not a valid order; not retryable."""
 
 
 @frozen
 class Order:
-    """What a good line says."""
+    """The content of a valid line."""
 
     order_id: str
     placed_on: date
@@ -46,7 +46,7 @@ class Order:
 
 @frozen
 class Line:
-    """A line as it stands in the file.  *number* counts as an editor does: the header is line 1."""
+    """A line of the file.  *number* counts from 1, the header."""
 
     number: int
     raw: bytes = field(repr=False)
@@ -54,11 +54,13 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The line for people to read, whatever its encoding."""
+        """The line as text, with invalid bytes escaped."""
         return self.raw.decode("utf-8", "backslashreplace")
 
     def parse(self) -> Order:
-        """The order of this line; ``InvalidOrder`` says what is wrong with it.
+        """The order of this line.
+
+        :raises InvalidOrder: the line is not valid; the message gives the reason.
 
         >>> Line(2, b'O-1,2026-11-20,"Sato, Ito & Co.",SKU-0042,3').parse().customer
         'Sato, Ito & Co.'
@@ -81,16 +83,16 @@ class Line:
         except UnicodeDecodeError as problem:
             raise InvalidOrder(f"the line is not UTF-8: {problem.reason}") from problem
         except csv.Error as problem:
-            raise InvalidOrder(f"the line is no CSV: {problem}") from problem
+            raise InvalidOrder(f"the line is not valid CSV: {problem}") from problem
         if not any(values):
             raise InvalidOrder("the line is blank")
         if len(values) != len(self.columns):
-            raise InvalidOrder(f"{len(values)} fields where the header has {len(self.columns)}")
+            raise InvalidOrder(f"the line has {len(values)} fields, the header {len(self.columns)}")
         return values
 
 
 class LineCodec:
-    """Keeps a line as text, for its dead letter; ``text`` is for people, ``raw`` is all of it.
+    """Encodes a line for its dead letter: ``text`` for operators, ``raw`` with all bytes.
 
     >>> codec = LineCodec()
     >>> codec.decode(codec.encode(Line(2, b"\\xff")))
@@ -103,21 +105,24 @@ class LineCodec:
         return json.dumps(whole | {"raw": line.raw.hex()})
 
     def decode(self, text: str) -> Line:
-        """The line again."""
+        """The line of this JSON."""
         kept = json.loads(text)
         return Line(kept["line"], bytes.fromhex(kept["raw"]), tuple(kept["columns"]))
 
 
 @frozen
 class OrdersFile:
-    """A file whose header has the columns of an order, in any order and among others."""
+    """A file whose header has the columns of an order, in any sequence, among others."""
 
     path: Path
     lines: tuple[Line, ...] = field(repr=False)
 
     @classmethod
     def read(cls, path: str | Path) -> OrdersFile:
-        """Read all lines; raises ``NotAnOrdersFile`` for what is missing or no CSV of orders."""
+        """Read all lines.
+
+        :raises NotAnOrdersFile: the file is missing, or no CSV of orders.
+        """
         path = Path(path)
         try:
             content = path.read_bytes()
@@ -125,7 +130,7 @@ class OrdersFile:
             raise NotAnOrdersFile(f"cannot read {path}: {problem.strerror or problem}") from problem
         header, *rest = content.removeprefix(BOM).split(b"\n")
         columns = _columns(path, header)
-        if rest and not rest[-1]:  # what follows the last line end is no line
+        if rest and not rest[-1]:  # the rest after the last line end
             rest.pop()
         return cls(path, tuple(Line(n, raw, columns) for n, raw in enumerate(rest, start=2)))
 
@@ -136,7 +141,7 @@ def shipped() -> Path:
 
 
 def split(raw: bytes) -> list[str]:
-    """The fields of one line.  An open quote is an error here; it must not eat the next lines."""
+    """The fields of one line.  An unclosed quote is an error; it must not include later lines."""
     text = raw.decode("utf-8").rstrip("\r")
     return [value.strip() for value in next(csv.reader([text], strict=True), [])]
 
@@ -145,15 +150,15 @@ def _columns(path: Path, header: bytes) -> tuple[str, ...]:
     try:
         columns = split(header)
     except (UnicodeDecodeError, csv.Error) as problem:
-        raise NotAnOrdersFile(f"{path} is no CSV: its first line cannot be read") from problem
+        raise NotAnOrdersFile(f"{path} is not CSV: its first line cannot be read") from problem
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise NotAnOrdersFile(
-            f"{path} is no CSV of orders: its first line must name the columns "
-            f"{', '.join(COLUMNS)}, and lacks {', '.join(missing)}"
+            f"{path} is not a CSV of orders: its first line must name the columns "
+            f"{', '.join(COLUMNS)}; missing: {', '.join(missing)}"
         )
     if len(set(columns)) < len(columns):
-        raise NotAnOrdersFile(f"{path} is no CSV of orders: its first line names a column twice")
+        raise NotAnOrdersFile(f"{path} is not a CSV of orders: its first line names a column twice")
     return tuple(columns)
 
 
@@ -171,7 +176,7 @@ def _day(value: str) -> date:
 
 
 def _quantity(value: str) -> int:
-    # isdecimal alone would let other scripts' digits through, int alone "1_000" and "+3"
+    # isdecimal accepts digits of other scripts, and int accepts "1_000" and "+3"
     if not (value.isascii() and value.isdecimal() and 1 <= int(value[:20]) <= MOST):
         raise InvalidOrder(f"quantity must be a whole number from 1 to {MOST}, got {value!r}")
     return int(value)

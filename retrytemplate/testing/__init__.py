@@ -1,19 +1,19 @@
-"""For your tests: time, chance and listeners under control, and kits that try your own pieces.
+"""For your tests: virtual time, scripted randomness, recorders and conformance kits.
 
 ``VirtualClock``
-    a clock on which sleeping takes no time; it records every delay
+    a clock whose sleeps take no time and are recorded
 ``no_waiting``
-    removes all waiting, also from templates that are built already
+    removes all waiting, also from existing templates
 ``run``, ``virtual_loop``, ``run_trio``
     the timers of asyncio and trio on a virtual clock
 ``ScriptedRandom``
-    chance, read from a list
+    random numbers from a list
 ``Recorder``, ``AsyncRecorder``
-    listeners that write down what they are told
+    listeners that record the calls of their hooks
 ``PolicyConformance``, ``BackoffConformance`` ...
-    base classes of tests for pieces of your own: one for each seam
+    base classes of tests, one for each kind of plug-in
 
-pytest users have the fixtures ``no_waiting`` and ``retry_clock`` without doing anything.
+pytest finds the fixtures ``no_waiting`` and ``retry_clock`` without configuration.
 """
 
 from retrytemplate._internal.imports import lazy_attributes

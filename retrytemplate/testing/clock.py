@@ -1,4 +1,4 @@
-"""A clock on which sleeping takes no time."""
+"""A clock whose sleeps take no time."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ NEW_YEAR = 1_767_225_600.0
 
 
 class Interrupted(Exception):
-    """What a ``VirtualClock`` raises from the sleep that it was told to interrupt."""
+    """Raised by a ``VirtualClock`` from the sleep that it interrupts."""
 
 
 class VirtualClock:
-    """Time that stands still, but for sleeping and ``advance``.
+    """A clock that only sleeps and ``advance`` move on.
 
-    A sleep moves the time on by its length, at once.  Give the clock to a template in the place of
-    the system's; one clock may serve many threads and tasks.
+    A sleep moves the time on by its length and returns at once.  Pass the clock to a template
+    instead of the system's; threads and tasks may share it.
 
-    :param start: what ``monotonic()`` says at first, in seconds.
-    :param epoch: what ``time()`` says at first: seconds since 1970, by default 2026 begins.
-    :param interrupt_at: the number of the sleep, from 1, that does not come to its end.
-    :param interrupt_with: the exception that it raises instead.
+    :param start: the first ``monotonic()``, in seconds; default 0.
+    :param epoch: the first ``time()``, in seconds since 1970; default: the start of 2026.
+    :param interrupt_at: the number of the sleep, from 1, that is interrupted; default: none.
+    :param interrupt_with: the exception that it raises.
 
-    ``sleeps`` lists all delays so far, that of an interrupted sleep too.  Under asyncio and trio
-    ``sleep_async`` is a real checkpoint: other tasks run, a cancellation is delivered.  The sleeps
-    of several tasks or threads add up.  With ``run`` and ``run_trio`` they overlap like real ones,
-    and the loop's own timers (``asyncio.timeout``, ``trio.move_on_after``) are on this clock too.
+    ``sleeps`` lists all delays so far, including that of an interrupted sleep.  Under asyncio and
+    trio ``sleep_async`` is a real checkpoint: other tasks run, a cancellation is delivered.  The
+    sleeps of several tasks or threads add up.  With ``run`` and ``run_trio`` they overlap like real
+    ones, and the loop's timers (``asyncio.timeout``, ``trio.move_on_after``) use this clock too.
 
     >>> from retrytemplate import FixedBackoff, RetryTemplate
     >>> clock = VirtualClock()
@@ -71,7 +71,7 @@ class VirtualClock:
         self._trio: MockClock | None = None  # the clock of the trio run that this one follows
 
     def monotonic(self) -> float:
-        """Seconds; they never go back."""
+        """Monotonic time in seconds."""
         return self._now if self._trio is None else self._trio.current_time()
 
     def time(self) -> float:
@@ -99,7 +99,7 @@ class VirtualClock:
             self.advance(delay)
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Move the time on without a sleep: what a slow call would do.
+        """Move the time on without a sleep, as a slow call does.
 
         >>> clock = VirtualClock()
         >>> clock.advance(1.5)
@@ -126,7 +126,7 @@ class VirtualClock:
 
     @property
     def slept(self) -> float:
-        """All delays together, in seconds."""
+        """The sum of all delays, in seconds."""
         return math.fsum(self.sleeps)
 
     def _record(self, delay: float) -> None:
@@ -142,7 +142,7 @@ class VirtualClock:
 
 
 async def checkpoint() -> None:
-    """Let other tasks of this loop run once, and a cancellation be delivered."""
+    """Let other tasks of this loop run once, and deliver a cancellation."""
     if in_trio():
         import trio
 
@@ -154,7 +154,7 @@ async def checkpoint() -> None:
 
 
 def _loop_clock() -> Any:
-    """The clock of the virtual loop that runs here, if one does."""
+    """The clock of the running virtual loop, or None."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or in_trio():
         return None

@@ -1,4 +1,4 @@
-"""The timers of asyncio and trio on virtual time: nothing waits, timeouts still fire in order."""
+"""The timers of asyncio and trio on virtual time: timeouts fire in order, without waiting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class JumpingSelector(selectors.BaseSelector):
-    """The system's selector, but where it would wait for a timer, the clock moves on instead."""
+    """The system's selector, which moves the clock on instead of waiting for a timer."""
 
     def __init__(self, clock: VirtualClock, grace: float) -> None:
         self._inner = selectors.DefaultSelector()
@@ -29,7 +29,7 @@ class JumpingSelector(selectors.BaseSelector):
         self._grace = grace
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # No timer at all: only a thread or a socket can go on, and that takes real time.
+        # Without a timer, only a thread or socket can make progress, in real time.
         ready = self._inner.select(None if timeout is None else min(timeout, self._grace))
         if timeout and not ready:
             self._clock.advance(timeout)
@@ -62,7 +62,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.virtual_clock.monotonic()
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        # The time limit would pass at once, while the threads need real time to end.
+        # The virtual time limit would expire at once; the threads need real time to end.
         await super().shutdown_default_executor()
 
 
@@ -70,11 +70,11 @@ def virtual_loop(clock: VirtualClock | None = None, *, grace: float = 0.0) -> Vi
     """Make an asyncio event loop on virtual time.
 
     When every task waits, the clock jumps to the next timer: ``asyncio.sleep``,
-    ``asyncio.timeout`` and ``loop.call_later`` take no real time and happen in their order.
+    ``asyncio.timeout`` and ``loop.call_later`` take no real time and fire in order.
 
     :param clock: the clock that the loop reads and moves on; a new one by default.
-    :param grace: real seconds to wait for threads and sockets before the clock jumps.  Without it
-        an answer that is under way comes after every timeout.
+    :param grace: real seconds to wait for threads and sockets before the clock jumps.  With 0,
+        the default, a response in progress arrives after every timeout.
 
     >>> import asyncio
     >>> clock = VirtualClock()

@@ -1,4 +1,4 @@
-"""Fixtures for pytest, which finds them by itself where this library is installed."""
+"""Fixtures that pytest finds if this library is installed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from retrytemplate.testing import VirtualClock
 
-# The kits speak through their assertions.
+# The kits report through their assertions.
 pytest.register_assert_rewrite("retrytemplate.testing.conformance")
 
 
 @pytest.fixture
 def no_waiting() -> Iterator[VirtualClock]:
-    """No retry of any template waits during this test; gives the clock with its ``sleeps``.
+    """Skips the delays of all templates during this test; the clock with its ``sleeps``.
 
     See ``retrytemplate.testing.no_waiting``.
     """
@@ -29,9 +29,9 @@ def no_waiting() -> Iterator[VirtualClock]:
 
 @pytest.fixture
 def retry_clock() -> Iterator[VirtualClock]:
-    """A ``VirtualClock`` that every ``SystemClock`` follows during this test: time stands still.
+    """A ``VirtualClock`` that every ``SystemClock`` follows during this test.
 
-    Only sleeping and ``retry_clock.advance`` move it on, so that elapsed times are exact.
+    Only sleeps and ``retry_clock.advance`` move it on, so that elapsed times are exact.
     """
     from retrytemplate import testing
 

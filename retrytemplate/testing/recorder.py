@@ -19,7 +19,7 @@ __all__ = ["AsyncRecorder", "Event", "Recorder"]
 class Event(NamedTuple):
     """One call of a hook.
 
-    ``value`` is what the hook was given: the result, the exception, the delay, the pair of limit
+    ``value`` is the argument of the hook: the result, the exception, the delay, the pair of limit
     and elapsed seconds of ``on_overrun``; None for ``open`` and ``before_attempt``.  An event
     equals a tuple of its three parts.
     """
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 class Recorder(RetryListener):
-    """A listener that records every hook, for tests to look at afterwards.
+    """A listener that records every hook, for assertions in tests.
 
     >>> from retrytemplate import FixedBackoff, RetryTemplate
     >>> from retrytemplate.testing import VirtualClock
@@ -68,21 +68,21 @@ Event(hook='close', attempt=1, value=None)]
 
     @property
     def delays(self) -> list[float]:
-        """What ``on_backoff`` was given, in seconds."""
+        """The delays of ``on_backoff``, in seconds."""
         return self.values("on_backoff")
 
     @property
     def errors(self) -> list[BaseException]:
-        """What ``on_error`` was given."""
+        """The exceptions of ``on_error``."""
         return self.values("on_error")
 
     @property
     def results(self) -> list[Any]:
-        """What ``on_success`` was given."""
+        """The results of ``on_success``."""
         return self.values("on_success")
 
     def values(self, hook: str) -> list[Any]:
-        """What one hook was given, call by call."""
+        """The values of the calls of one hook."""
         return [event.value for event in self.events if event.hook == hook]
 
     def _note(self, hook: str, context: RetryContext, value: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Chance, read from a list."""
+"""Random numbers from a list."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["ScriptedRandom"]
 
 
 class ScriptedRandom:
-    """A source of chance that gives the numbers of a script, in their order.
+    """A random source that returns the numbers of a list, in order.
 
-    :param values: what ``random()`` returns in turn, each in [0, 1).
-    :param cycle: begin again when they are used up; otherwise that is an ``AssertionError``.
+    :param values: the results of ``random()``, each in [0, 1).
+    :param cycle: start again after the last number, instead of an ``AssertionError``.
 
-    ``drawn`` counts the numbers given so far.
+    ``drawn`` counts the numbers returned so far.
 
     >>> from retrytemplate import ExponentialBackoff, RetryTemplate
     >>> from retrytemplate.testing import VirtualClock

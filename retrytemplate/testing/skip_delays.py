@@ -1,4 +1,4 @@
-"""One switch that removes all waiting."""
+"""A context manager that removes all waiting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _switched_on: list[VirtualClock] = []
 
 
 class SkippingClock(VirtualClock):
-    """The system's time, moved on by what was not waited for."""
+    """The system's time plus the skipped delays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,20 +39,20 @@ class SkippingClock(VirtualClock):
 class no_waiting:
     """Remove all waiting between attempts: from every template, in every thread, at once.
 
-    It reaches templates that were made before, decorated functions of modules imported long ago
-    among them: every ``SystemClock`` of the process skips its sleeps while the switch is on.
-    Delays are still computed, told to ``on_backoff``, and recorded.
+    It affects existing templates too, such as those of decorated functions: every ``SystemClock``
+    of the process skips its sleeps inside the block.  Delays are still computed, passed to
+    ``on_backoff``, and recorded.
 
-    Time goes on as if they had been waited for, so that a ``TimeoutRetryPolicy`` ends as it would.
-    What a template's own other clock does is left alone, and so are limits (an attempt's timeout
-    cuts after real seconds).
+    The time advances as if the delays had been slept, so that a ``TimeoutRetryPolicy`` ends as
+    usual.  Other clocks of templates are not affected, nor are time limits (an attempt's timeout
+    cancels after real seconds).
 
-    :param clock: a ``VirtualClock`` to take all time from instead: then time stands still but for
-        the sleeps, and ``interrupt_at`` bounds them.
+    :param clock: a ``VirtualClock`` to read all time from instead: then only sleeps move the time
+        on, and ``interrupt_at`` limits them.
 
-    With ``as`` you get the clock: its ``sleeps`` are the delays, ``advance`` moves the time on.
-    Use it as a context manager, in async code with a plain ``with``, or as a decorator, on
-    coroutine functions too.  Switches nest; the one switched on last counts.
+    ``as`` binds the clock: its ``sleeps`` are the delays, ``advance`` moves the time on.  Use it as
+    a context manager, in async code with a plain ``with``, or as a decorator, also of coroutine
+    functions.  Blocks nest; the innermost one applies.
 
     >>> from retrytemplate import FixedBackoff, RetryTemplate
     >>> @RetryTemplate(backoff=FixedBackoff(60.0)).wrap
@@ -96,7 +96,7 @@ class no_waiting:
     def _switch_off(self) -> None:
         clock = self._mine.pop()
         _remove_last(_switched_on, clock)
-        # A measurement across this moment must not see the time go back.
+        # A measurement across this point must not go backwards.
         system._offset = max(system._offset, clock.monotonic() - time.monotonic())
         system.install_override(_switched_on[-1] if _switched_on else None)
 
@@ -127,7 +127,7 @@ def _is_generator(function: Any) -> bool:
 
 
 def _remove_last(clocks: list[VirtualClock], clock: VirtualClock) -> None:
-    """Take out by identity, from the end: another thread may have switched on since."""
+    """Remove by identity, from the end: another thread may have added one since."""
     for place in reversed(range(len(clocks))):
         if clocks[place] is clock:
             del clocks[place]

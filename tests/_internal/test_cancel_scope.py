@@ -12,7 +12,7 @@ from retrytemplate.testing import VirtualClock, run, run_trio
 from tests.support.gc_probe import left_by
 
 moments = st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, inf])
-# A wait, and what is done about a cancellation that comes in it.
+# A wait, and the reaction to a cancellation during it.
 waits = st.tuples(st.sampled_from([0.0, 1.0, 2.0, 3.0]), st.sampled_from(["pass", "hold", "raise"]))
 
 

@@ -6,7 +6,7 @@ Leases are real and short.  Workers report to a file, which they write before th
 import pytest
 
 from retrytemplate import SimpleRetryPolicy
-from tests.support.crashing_worker import DEATHS, POISON, consume
+from tests.support.crashing_worker import CRASHES, POISON, consume
 from tests.support.fork_server import processes
 from tests.support.witness import Witness
 
@@ -22,7 +22,7 @@ POLICIES = {
 # One is enough to see the rule; the others are other ends of the same process.
 SOME_DEATHS = [
     "is killed",
-    *(pytest.param(each, marks=pytest.mark.stress) for each in DEATHS if each != "is killed"),
+    *(pytest.param(each, marks=pytest.mark.stress) for each in CRASHES if each != "is killed"),
 ]
 LOST = "retrytemplate.errors.AttemptLostError"
 

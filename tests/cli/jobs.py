@@ -15,7 +15,7 @@ from tests.support import forked_python
 COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli")
 PATIENCE = 50.0
 
-# At the item in GATE the processor says that it is there, and waits until it may go on.
+# At the item in GATE the processor writes a file, and waits for another one.
 JOB = """
 import asyncio, os, time
 from pathlib import Path
@@ -104,7 +104,7 @@ class Place:
         return forked_python.run(command, timeout=PATIENCE, env=self.environment | variables)
 
     def start(self, *args, **variables):
-        """The command, under way."""
+        """The running command."""
         return forked_python.Popen(
             [*COMMAND, *map(str, args)],
             stdout=subprocess.PIPE,
@@ -116,7 +116,7 @@ class Place:
     def in_a_terminal(self, *args, when=None, **variables):
         """The exit code, and what a terminal is given to draw.
 
-        *when*: a text, and what is to be done once it is drawn.
+        *when*: a text, and a function that is called once it is drawn.
         """
         ours, theirs = pty.openpty()
         drawn = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
@@ -147,10 +147,10 @@ class Place:
         return process.wait(PATIENCE), shown.decode()
 
     def arrived(self, name="arrived"):
-        """Wait until the job has come to its gate."""
+        """Wait until the job has reached its gate."""
         until = time.monotonic() + PATIENCE
         while not (self.folder / name).exists():
-            assert time.monotonic() < until, f"the job did not come to {name!r}"
+            assert time.monotonic() < until, f"the job did not reach {name!r}"
             time.sleep(0.01)
 
     def let_go(self):

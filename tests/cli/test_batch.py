@@ -42,10 +42,10 @@ def test_a_step_of_a_file_is_run_to_its_end(place, name):
     assert "read          12 = 12 written + 0 filtered + 0 dead-lettered + 0 pending" in done.stdout
 
 
-def test_a_run_that_fails_exits_with_1_and_goes_on_when_it_is_run_again(place):
+def test_failed_run_exits_with_1_and_resumes_on_the_next_run(place):
     failed = place.run("batch", "run", step(place), BAD="6")
     assert failed.returncode == 1
-    assert "state         failed, 67% read: run it again to go on" in failed.stdout
+    assert "state         failed, 67% read: run it again to resume" in failed.stdout
     assert "error         job.Odd: item 6" in failed.stdout
 
     done = place.run("batch", "run", step(place))
@@ -84,7 +84,7 @@ def test_for_machines_each_change_is_a_line_and_nothing_else_is_there(place):
     assert "processing 11" in done.stderr
 
 
-def test_an_existing_run_is_resumed_restarted_or_refused(place):
+def test_existing_run_is_resumed_restarted_or_rejected(place):
     for _ in range(2):
         assert place.run("batch", "run", step(place)).returncode == 0
     refused = place.run("batch", "run", step(place), "--on-existing", "refuse")
@@ -130,7 +130,7 @@ def test_the_first_signal_ends_the_run_after_the_chunk(place, name, number):
         place.let_go()
         out, err = child.communicate(timeout=PATIENCE)
     assert (child.returncode, err) == (1, "")
-    assert "state         stopped, 67% read: run it again to go on" in out
+    assert "state         stopped, 67% read: run it again to resume" in out
     assert place.rows() == list(range(8))
 
     assert place.run("batch", "run", step(place, name)).returncode == 0
@@ -184,7 +184,7 @@ async def numbers():
         yield number
 
 url = os.environ["JOBS"].replace("sqlite:", "sqlite+aiosqlite:")
-engine = create_async_engine(url, poolclass=NullPool)  # nobody closes it
+engine = create_async_engine(url, poolclass=NullPool)  # it is never closed
 on_engine = ChunkStep("e", reader=[1], writer=lambda *_: None, repository=JobRepository(engine))
 streamed = ChunkStep(
     "s", reader=numbers(), writer=lambda *_: None, repository=JobRepository(os.environ["JOBS"])
@@ -193,7 +193,7 @@ streamed = ChunkStep(
 
 
 @pytest.mark.parametrize("name", ["on_engine", "streamed"])
-def test_what_has_to_be_awaited_although_nobody_sees_it_is_run_with_async(place, name):
+def test_undetected_async_component_runs_with_async_option(place, name):
     place.job.write_text(AWAITED)
     blocking = place.run("batch", "run", step(place, name))
     assert blocking.returncode == 2
@@ -205,7 +205,7 @@ def test_what_has_to_be_awaited_although_nobody_sees_it_is_run_with_async(place,
     assert "state         completed" in awaited.stdout
 
 
-def test_a_run_that_another_process_has_is_refused(place):
+def test_run_held_by_another_process_is_rejected(place):
     child = place.start("batch", "run", step(place), GATE="5")
     with child:
         place.arrived()
@@ -314,7 +314,7 @@ def test_a_narrow_terminal_without_unicode_gets_ascii(place):
         assert "Traceback" not in shown
 
 
-def test_watch_takes_the_run_that_is_under_way_before_a_newer_one(place):
+def test_watch_prefers_the_run_in_progress_to_a_newer_one(place):
     child = place.start("batch", "run", step(place), GATE="0")
     with child:
         place.arrived()
@@ -389,14 +389,14 @@ def test_runs_of_one_step_and_pages_of_them_are_shown(shown):
     page = shown("status", "--limit", 2)
     assert page[-1] == "There are more: --before 2"
     assert [line.split()[0] for line in shown("status", "--before", 2)[2:]] == ["1"]
-    assert shown("status", "--step", "none") == ["There is no such run."]
+    assert shown("status", "--step", "none") == ["No such run."]
 
 
 def test_a_run_is_shown_with_all_that_is_known_of_it(shown):
     lines = shown("status", 2)
     assert lines[0] == "run 2 of price"
     assert "parameters    file=orders.csv n=2" in lines
-    assert "state         failed, 100% read: run it again to go on" in lines
+    assert "state         failed, 100% read: run it again to resume" in lines
     assert "error         ValueError: item 1" in lines
     assert "retries       2, rollbacks 0, crashes 0" in lines
     assert "delivery      exactly once" in lines
@@ -410,7 +410,7 @@ def test_status_for_machines_has_every_field(world, capsys):
     assert page["runs"][1]["error"] == {"type": "ValueError", "message": "item 1"}
 
 
-def test_what_is_for_machines_needs_no_extra(world, capsys, monkeypatch):
+def test_json_output_needs_no_extra(world, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     for args in (["status"], ["watch", "1"], ["abandon", "2"]):
         assert main(["batch", *args, "--json", "--store-prefix", world.prefix]) == 0
@@ -427,7 +427,7 @@ def test_a_run_is_abandoned_once_and_stays_so(world, shown):
 
 
 def test_a_completed_run_and_one_that_is_not_there_are_not_abandoned(world, capsys):
-    for number, says in ((1, "run 1 is completed: there is nothing to give up"), (9, "no run 9")):
+    for number, says in ((1, "run 1 is completed and cannot be abandoned"), (9, "no run 9")):
         assert main(["batch", "abandon", str(number), "--store-prefix", world.prefix]) == 1
         assert says in capsys.readouterr().err
     assert Runs(world.jobs).find(1).state == "completed"
@@ -512,7 +512,7 @@ def at(moment, done, now=None):
     return a_run(counts=Counts(written=done), updated=moment, now=moment if now is None else now)
 
 
-def test_the_pace_is_that_of_what_was_seen_lately():
+def test_throughput_is_that_of_the_recent_window():
     throughput = Throughput(window=30.0)
     rates = [throughput.update(at(10.0 * number, 100 * number)) for number in range(4)]
     rates += [

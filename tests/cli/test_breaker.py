@@ -24,7 +24,7 @@ def recording(tmp_path):
 
 
 def replayed(capsys, *args):
-    """The exit code, and what is printed."""
+    """The exit code and the output."""
     try:
         code = main(["breaker", "replay", *map(str, args)])
     except SystemExit as ended:  # where the arguments cannot even be read
@@ -97,7 +97,7 @@ def test_the_breakers_of_the_help_are_those_that_can_be_made(capsys):
         ("time,duration,outcome\n1,soon,success", "calls.csv, record 1: could not convert"),
         ("time,duration,outcome\n1,2,success\n1,2,ok", "calls.csv, record 2: outcome must be"),
         ("time,duration,outcome\n1,2,success,3", "calls.csv, record 1: 4 fields"),
-        ("time,duration,outcome\n", "calls.csv: no call is recorded"),
+        ("time,duration,outcome\n", "calls.csv: no calls are recorded"),
     ],
 )
 def test_a_recording_that_cannot_be_read_is_a_failure_that_names_the_record(
@@ -110,7 +110,7 @@ def test_a_recording_that_cannot_be_read_is_a_failure_that_names_the_record(
     assert problem in err
 
 
-def test_a_line_that_is_no_call_and_a_file_that_is_not_there_are_failures(tmp_path, capsys):
+def test_invalid_line_or_missing_file_exits_with_1(tmp_path, capsys):
     path = tmp_path / "calls.jsonl"
     for text in ("17", '{"time": 1, "duration": null, "outcome": "success"}', "{"):
         path.write_text(text, encoding="utf-8")
@@ -190,7 +190,7 @@ def test_the_status_is_json_for_machines(circuits, capsys):
 
 
 @pytest.mark.statement("S4-91")
-def test_the_status_can_say_by_its_exit_code_that_calls_are_refused(circuits, capsys):
+def test_status_with_exit_code_reports_rejecting_circuits(circuits, capsys):
     assert status(capsys, *circuits, "--exit-code")[0] == 3
     assert status(capsys, *circuits, "--exit-code", "search")[0] == 0
 
@@ -208,12 +208,12 @@ def test_looking_changes_nothing(shared, capsys):
 
 def test_an_empty_store_has_no_circuits(shared, capsys):
     _, options = shared
-    assert status(capsys, *options)[:2] == (0, "No circuit is in the store.\n")
+    assert status(capsys, *options)[:2] == (0, "The store has no circuits.\n")
     code, _, err = status(capsys, *options, "billing")
     assert (code, err) == (1, "retrytemplate breaker: there is no circuit 'billing' in the store\n")
 
 
-def test_what_is_no_circuit_is_said(shared, capsys):
+def test_invalid_circuit_is_reported(shared, capsys):
     sharing, options = shared
     sharing.client.hset(sharing.name(), "mine", "precious")
     code, _, err = status(capsys, *options)
@@ -222,7 +222,7 @@ def test_what_is_no_circuit_is_said(shared, capsys):
 
 
 @pytest.mark.parametrize("machine", [(), ("--json",)], ids=["text", "json"])
-def test_what_is_no_circuit_does_not_hide_those_that_are(circuits, shared, capsys, machine):
+def test_invalid_circuit_does_not_hide_valid_ones(circuits, shared, capsys, machine):
     sharing, _ = shared
     sharing.client.hset(sharing.name("cash"), "mine", "precious")
     code, out, err = status(capsys, *circuits, *machine)
@@ -231,7 +231,7 @@ def test_what_is_no_circuit_does_not_hide_those_that_are(circuits, shared, capsy
     assert "the circuit 'cash' in the store is of another version" in err
 
 
-def test_a_key_that_is_no_text_is_no_circuit(circuits, shared, capsys):
+def test_key_of_another_type_is_reported(circuits, shared, capsys):
     sharing, _ = shared
     key = sharing.name("#").encode().replace(b"#", b"\xff")
     sharing.client.hset(key, "mine", "precious")
@@ -246,11 +246,11 @@ def test_a_key_that_is_no_text_is_no_circuit(circuits, shared, capsys):
     ("options", "message"),
     [
         ((), "--store: a URL is needed, here or as RETRYTEMPLATE_STORE: one of Redis or Valkey"),
-        (("--store", "sqlite:///x.db"), "--store: a URL of Redis or Valkey"),
+        (("--store", "sqlite:///x.db"), "--store: must be a URL of Redis or Valkey"),
         (("--store", "redis://h", "--store-prefix", "ä"), "--store-prefix: prefix must be"),
     ],
 )
-def test_a_store_that_cannot_serve_is_refused(options, message, capsys, monkeypatch):
+def test_store_of_another_kind_is_rejected(options, message, capsys, monkeypatch):
     monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
     code, _, err = status(capsys, *options)
     assert code == 2

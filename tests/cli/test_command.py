@@ -98,12 +98,12 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
 
 @pytest.mark.parametrize("arguments", [("simulate",), ("simulate", "--json"), ("--help",)])
 def test_a_reader_that_is_gone_from_the_start_leaves_no_traceback(arguments, monkeypatch):
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is left to the end is flushed
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # buffered output is flushed at the end
     read, write = os.pipe()
     os.close(read)
-    with open(write, "w") as nobody:
+    with open(write, "w") as unread:
         done = subprocess.run(
-            (*COMMAND, *arguments), stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
+            (*COMMAND, *arguments), stdout=unread, stderr=subprocess.PIPE, text=True, check=False
         )
 
     assert (done.returncode, done.stderr) == (1, "")

@@ -185,7 +185,7 @@ def test_only_keys_with_the_prefix_are_listed(shop, shown):
     assert [line.split()[0] for line in shown("list", "--prefix", "refund/")[2:]] == [
         "refund/s:order-17"
     ]
-    assert shown("list", "--prefix", "orders/") == ["No such key is kept."]
+    assert shown("list", "--prefix", "orders/") == ["No such key."]
 
 
 def test_the_list_for_machines_has_pages_too(shop, data):
@@ -211,7 +211,7 @@ def test_a_record_that_cannot_be_read_is_said_to_be_in_its_line(shop, shown, mon
 # -- show ----------------------------------------------------------------------------------------
 
 
-def test_a_key_is_shown_with_what_is_known_of_it(shop, shown):
+def test_show_prints_all_facts_of_a_key(shop, shown):
     lines = shown("show", "charge/s:order-17")
 
     assert lines[0] == "charge/s:order-17"
@@ -264,7 +264,7 @@ def test_who_lost_an_attempt_is_shown(shop, shown):
     shop.sql("UPDATE retry_contexts SET lease_until = lease_until - 99")
     text = "\n".join(shown("show", "charge/s:order-17"))
 
-    assert "phase         attempting, lost: the worker did not report" in text
+    assert "phase         attempting, lost: the lease expired" in text
     assert re.search(r"was held by   host-3:4711:18, until .*, 1 min ago", text)
 
 
@@ -304,7 +304,7 @@ def test_a_key_for_machines_is_its_whole_record(shop, data):
 def test_a_key_that_is_not_there_is_a_failure(shop, capsys):
     assert refused(capsys, "show", "charge/s:order-99") == (
         1,
-        "retrytemplate context: nothing is kept under 'charge/s:order-99'\n",
+        "retrytemplate context: no record of the key 'charge/s:order-99'\n",
     )
 
 
@@ -322,13 +322,13 @@ def test_a_key_that_was_not_there_is_named_and_the_others_are_forgotten(shop, ca
     code = main(["context", "forget", "nope", "charge/s:order-17", "--json"])
     out, err = capsys.readouterr()
 
-    assert (code, err) == (1, "retrytemplate context: nothing is kept under 'nope'\n")
+    assert (code, err) == (1, "retrytemplate context: no record of the key 'nope'\n")
     assert json.loads(out) == {"forgotten": ["charge/s:order-17"], "unknown": ["nope"]}
     assert shop.cache.keys() == []
 
 
 def in_a_terminal(answer, *args):
-    """Run ``forget`` in a terminal where somebody types; the exit code, and what it says."""
+    """Run ``forget`` in a terminal with typed input; the exit code and the output."""
     ours, theirs = pty.openpty()
     os.write(ours, answer)
     try:
@@ -349,7 +349,7 @@ def test_in_a_terminal_it_asks_first(shop, answer):
     assert err.splitlines() == [
         "'charge/s:order-17': idle, failed 2",
         "'charge/s:held': attempting, failed 0, held by 'host:17:1'",
-        "Forget 2 keys? [y/N] retrytemplate context: nothing is forgotten",
+        "Forget 2 keys? [y/N] retrytemplate context: no key is forgotten",
     ]
     assert shop.cache.keys() == ["charge/s:order-17"]
 
@@ -409,7 +409,7 @@ def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
         (("forget",), "the following arguments are required: KEY"),
     ],
 )
-def test_wrong_use_says_what_is_allowed(shop, capsys, args, says):
+def test_wrong_use_names_the_allowed_values(shop, capsys, args, says):
     code, said = refused(capsys, *args)
     assert code == 2
     assert re.search(says, said)
@@ -425,7 +425,7 @@ def test_a_file_that_is_not_there_is_not_made(capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_database_is_a_failure(capsys, tmp_path):
+def test_file_without_database_exits_with_1(capsys, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("no database")
     code, said = refused(capsys, "list", "--store", f"sqlite:///{path}")
@@ -471,6 +471,6 @@ def test_each_verb_has_help_with_an_example(verb, capsys):
     assert {"--store", "--store-prefix", "--json"} <= set(re.findall(r"--[\w-]+", out))
 
 
-def test_what_is_for_machines_needs_no_extra(data, monkeypatch):
+def test_json_output_needs_no_extra(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     assert data("list")["next"] is None

@@ -48,7 +48,7 @@ def ids(world):
 
 @pytest.fixture
 def dlq(world, capsys):
-    """The exit code, what the command prints, and what it says beside it."""
+    """The exit code, standard output and standard error."""
 
     def run(*args):
         code = main(["dlq", *map(str, args), "--store-prefix", world.prefix])
@@ -109,7 +109,7 @@ def test_list_counts_the_attempts_that_a_history_leaves_out(world, shown):
 
 def test_where_no_letter_fits_that_is_said(shown):
     for args in (["--state", "discarded"], ["--error", "price"], ["--run", "99"]):
-        assert shown("list", *args) == ["There is no such letter."]
+        assert shown("list", *args) == ["No such letter."]
 
 
 def test_the_next_page_is_named(shown, ids):
@@ -183,7 +183,7 @@ def test_discarded_twice_a_letter_stays_as_it_is(world, shown, ids):
     assert [each.by for each in DeadLetters(world.jobs).find(ids[0]).audit] == ["ada"]
 
 
-def test_who_is_logged_in_decides_unless_somebody_is_named(world, shown, ids):
+def test_operator_defaults_to_the_user_who_is_logged_in(world, shown, ids):
     shown("discard", ids[0], "--reason", "x")
     assert DeadLetters(world.jobs).find(ids[0]).audit[0].by == getpass.getuser()
 
@@ -217,7 +217,7 @@ def test_a_letter_that_cannot_be_discarded_is_named_and_the_others_are(dlq, ids)
         (("show",), "the following arguments are required: ID"),
     ],
 )
-def test_wrong_use_says_what_is_allowed(world, capsys, args, says):
+def test_wrong_use_names_the_allowed_values(world, capsys, args, says):
     prefix = ["--store-prefix", world.prefix] if args and args[0] != "replay" else []
     try:
         code = main(["dlq", *args, *prefix])
@@ -240,7 +240,7 @@ def test_an_export_is_a_letter_a_line_and_says_beside_it_how_many(dlq, shown, id
     assert all(len(letter["history"]) == 2 for letter in letters)
 
 
-def test_what_is_for_machines_needs_no_extra(shown, ids, monkeypatch):
+def test_json_output_needs_no_extra(shown, ids, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     for args in (["list"], ["show", ids[0]], ["discard", ids[0], "--reason", "x"]):
         assert json.loads("\n".join(shown(*args, "--json")))
@@ -293,7 +293,7 @@ def test_a_letter_is_replayed_once_and_only_with_its_own_step(place):
         assert again.stderr == "retrytemplate dlq: no open letter of this step: 1\n"
 
 
-def test_a_replay_that_is_refused_changes_nothing_and_exits_with_1(place):
+def test_rejected_replay_changes_nothing_and_exits_with_1(place):
     with place.job.open("a") as job:
         job.write("""
 from attrs import evolve
@@ -309,7 +309,7 @@ closed = evolve(skipping, retry=RetryTemplate(guards=[Closed()]))
     assert refused.returncode == 1
     report = json.loads(refused.stdout)
     assert (report["failed"], report["error"]["message"]) == ([], "closed")
-    said = "the replay has ended before its time: retrytemplate.errors.Rejected: closed"
+    said = "the replay stopped early: retrytemplate.errors.Rejected: closed"
     assert refused.stderr.splitlines() == [f"retrytemplate dlq: {said}"]
     [letter] = lines_of(place.run("dlq", "export").stdout)
     assert (letter["error_type"], letter["audit"]) == ("job.Odd", [])

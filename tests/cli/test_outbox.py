@@ -93,7 +93,7 @@ def test_outbox_list_names_the_next_page(outbox):
 
 @pytest.mark.parametrize("filters", [["--step", "other"], ["--run", "99"]])
 def test_outbox_list_without_a_message_says_so(outbox, filters):
-    assert outbox("list", *filters) == (0, ["No message waits."], "")
+    assert outbox("list", *filters) == (0, ["No unsent messages."], "")
 
 
 @pytest.mark.parametrize("name", ["step", "awaited"])
@@ -135,7 +135,7 @@ def test_outbox_send_of_a_step_without_outbox_is_wrong_use(outbox, job):
 def test_batch_status_says_how_many_messages_wait(job, capsys):
     capsys.readouterr()
     assert main(["batch", "status"]) == 0
-    assert "2 of their messages wait: retrytemplate outbox list" in capsys.readouterr().out
+    assert "2 of their messages are unsent: retrytemplate outbox list" in capsys.readouterr().out
     assert main(["batch", "status", "1"]) == 0
     shown = capsys.readouterr().out
     assert "outbox        2 unsent: retrytemplate outbox send FILE:NAME" in shown
@@ -148,4 +148,4 @@ def test_batch_run_of_a_completed_run_says_since_when(job, capfd):
     assert main(["batch", "run", f"{job}:step", "--json"]) == 0
     err = capfd.readouterr().err
     assert "run 1 was completed at 20" in err
-    assert "UTC: nothing was left to do; to begin again: --on-existing restart" in err
+    assert "UTC; to run it again: --on-existing restart" in err

@@ -49,7 +49,7 @@ def wrong(capsys, *args):
 # -- the numbers ----------------------------------------------------------------------------------
 
 
-def test_each_retry_is_described_by_its_delays_and_what_was_waited_by_then(figures):
+def test_each_retry_has_its_delays_and_total_delays(figures):
     report = figures("--policy", "simple:4", "--backoff", "exponential:1,2,30", "--runs", 5)
     (run,) = report["simulations"]
 
@@ -79,7 +79,7 @@ def test_the_same_seed_prints_the_same_numbers_and_another_other_ones(figures):
     assert first != other
 
 
-def test_backoffs_are_compared_by_the_same_chance(figures):
+def test_backoffs_are_compared_with_the_same_random_numbers(figures):
     one, two = figures("--backoff", "uniform:1,2", "--backoff", "uniform:1,2", "--seed", 1)[
         "simulations"
     ]
@@ -122,8 +122,8 @@ def test_the_table_shows_where_the_delays_lie(simulated):
     assert "backoff  fixed:2" in lines
     assert "policy   simple:4, 1000 runs" in lines
     assert "     1  1000  2.00  2.00  2.00  2.00" in "\n".join(lines)
-    assert "waited in all  median 6.00 s, 90 % within 6.00 s, longest 6.00 s" in lines
-    assert "worst case     attempts 4, waiting 6.00 s, in all 6.00 s" in lines
+    assert "total delay    median 6.00 s, 90 % within 6.00 s, longest 6.00 s" in lines
+    assert "worst case     attempts 4, waiting 6.00 s, total 6.00 s" in lines
 
 
 def test_strips_of_all_backoffs_have_one_scale(simulated):
@@ -135,7 +135,7 @@ def test_strips_of_all_backoffs_have_one_scale(simulated):
 
 def test_the_histogram_counts_every_run(simulated):
     lines = simulated("--seed", 1, "--runs", 500)
-    first = lines.index("waited in all, runs") + 1
+    first = lines.index("total delay, runs") + 1
     bars = lines[first : lines.index("", first)]
 
     assert len(bars) == 12
@@ -181,15 +181,15 @@ def test_delays_out_of_all_proportion_fit_the_table(simulated, backoff):
 def test_runs_that_were_cut_off_are_said(simulated):
     lines = simulated("--policy", "always", "--runs", 4)
 
-    assert "cut off        4 runs that would have gone on; see --at-most" in lines
-    assert "worst case     attempts unbounded, waiting unbounded, in all unbounded" in lines
+    assert "truncated      4 runs reached --at-most" in lines
+    assert "worst case     attempts unbounded, waiting unbounded, total unbounded" in lines
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--policy", "never"), "No retry, no wait."),
-        (("--backoff", "none"), "No wait: every retry follows at once."),
+        (("--policy", "never"), "No retries."),
+        (("--backoff", "none"), "No delays: each retry follows immediately."),
     ],
 )
 def test_where_nothing_is_waited_for_that_is_said(simulated, args, says):
@@ -284,14 +284,14 @@ def test_a_picture_that_cannot_be_written_is_a_failure(capsys, tmp_path):
         (("--speed", "9"), "unrecognized arguments: --speed 9"),
     ],
 )
-def test_wrong_use_says_what_is_allowed(capsys, args, says):
+def test_wrong_use_names_the_allowed_values(capsys, args, says):
     assert says in wrong(capsys, *args)
 
 
 @pytest.mark.parametrize(
     ("policy", "attempts"), [("always", 100), ("simple:5", 5), (f"simple:{10**400}", 100)]
 )
-def test_more_attempts_than_can_be_simulated_are_refused(capsys, policy, attempts):
+def test_too_many_attempts_are_rejected(capsys, policy, attempts):
     said = wrong(capsys, "--policy", policy, "--runs", "1000000")
 
     assert said == (
@@ -301,7 +301,7 @@ def test_more_attempts_than_can_be_simulated_are_refused(capsys, policy, attempt
 
 
 @pytest.mark.parametrize("args", [(), ("--json",)])
-def test_delays_that_cannot_be_drawn_are_refused(capsys, tmp_path, args):
+def test_delays_too_long_for_an_axis_are_rejected(capsys, tmp_path, args):
     path = tmp_path / "delays.png"
     said = wrong(capsys, "--backoff", "fixed:1e308", "--runs", "2", "--png", str(path), *args)
 

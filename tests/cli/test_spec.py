@@ -75,7 +75,7 @@ def test_a_backoff_is_made_of_its_text(text, made):
         ("__import__:os", "there is no policy '__import__'"),
     ],
 )
-def test_a_policy_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text, says):
+def test_invalid_policy_names_the_allowed_values(text, says):
     with pytest.raises(UsageError, match=says):
         specs.parse_policy(text)
 
@@ -90,7 +90,7 @@ def test_a_policy_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text,
         ("exponential:jitter=half", "backoff 'exponential': jitter must be one of .* got 'half'"),
     ],
 )
-def test_a_backoff_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text, says):
+def test_invalid_backoff_names_the_allowed_values(text, says):
     with pytest.raises(UsageError, match=says):
         specs.parse_backoff(text)
 

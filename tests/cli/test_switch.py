@@ -53,7 +53,7 @@ class Office:
         self.switches = [self.switch]
 
     def at(self, ago, **settings):
-        """A switch of so many seconds ago."""
+        """A switch whose clock is *seconds* behind."""
         clock = VirtualClock(epoch=time.time() - ago)
         self.switches.append(KillSwitch(self.store, 0, clock=clock, **settings))
         return self.switches[-1]
@@ -140,24 +140,24 @@ def test_what_the_command_stops_is_stopped_for_a_switch_that_runs(office, shown,
     assert office.switch.check(segment="others").allowed == bool(asked)
 
 
-def test_a_stop_says_why_who_until_when_and_who_was_told(shown):
+def test_stop_prints_reason_operator_end_and_notification(shown):
     lines = shown(*STOPPED, "--by", "kim")
     said = facts(lines)
 
     assert lines[0] == "segment 'finance' is stopped"
     assert (said["reason"], said["by"]) == (REASON, "kim")
     assert re.fullmatch(r"lifted in 24 h, \d{4}-.* UTC", said["end"])
-    assert said["notified"] == "nobody yet: a process whose switch has notifiers does it"
+    assert said["notified"] == "no: pending until a process whose switch has notifiers sends it"
 
 
-def test_who_is_logged_in_has_done_it_where_nobody_is_named(office, shown, monkeypatch):
+def test_operator_defaults_to_the_user_who_is_logged_in(office, shown, monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "lee")
 
-    assert facts(shown(*STOPPED))["by"] == "lee (who is logged in)"
+    assert facts(shown(*STOPPED))["by"] == "lee (the user who is logged in)"
     assert office.switch.audit()[0].by == "lee"
 
 
-def test_where_nobody_is_logged_in_somebody_has_to_be_named(office, capsys, monkeypatch):
+def test_missing_login_requires_the_by_option(office, capsys, monkeypatch):
     def nobody():
         raise OSError("no login name")
 
@@ -165,7 +165,7 @@ def test_where_nobody_is_logged_in_somebody_has_to_be_named(office, capsys, monk
 
     assert refused(capsys, *STOPPED) == (
         2,
-        "retrytemplate switch: --by: nobody is logged in: say who you are\n",
+        "retrytemplate switch: --by: no user is logged in; pass a name\n",
     )
     assert office.names() == set()
 
@@ -203,7 +203,7 @@ def test_a_name_that_is_new_and_nearly_a_known_one_is_remarked_upon(shown):
     shown(*STOPPED)
     typo = "stop", "--segment", "finanse", *STOPPED[3:]
 
-    note = "segment 'finanse' is new here; there has been segment 'finance'"
+    note = "segment 'finanse' is new in this store; a similar one is known: 'finance'"
     assert facts(shown("status", "--segment", "finanse"))["note"] == note
     assert facts(shown(*typo))["note"] == note
     assert "note" not in facts(shown(*typo))
@@ -238,7 +238,7 @@ def test_stop_with_short_reason_is_rejected_and_stops_nothing(office, capsys):
 
 
 def in_a_terminal(answer, *args):
-    """Run the command in a terminal where somebody types; the exit code, and what it says."""
+    """Run the command in a terminal with typed input; the exit code and the output."""
     ours, theirs = pty.openpty()
     os.write(ours, answer)
     try:
@@ -277,7 +277,7 @@ def test_in_a_terminal_a_yes_stops_everything(office, answer, more):
 
 
 @pytest.mark.statement("S4-62")
-def test_what_is_resumed_runs_again(office, shown):
+def test_resumed_scope_runs_again(office, shown):
     shown(*STOPPED)
     lines = shown(*RESUME, "--by", "lee")
 
@@ -288,13 +288,13 @@ def test_what_is_resumed_runs_again(office, shown):
     assert office.switch.check(segment="finance")
 
 
-def test_what_is_stopped_all_the_same_is_said_to_be(shown):
+def test_resume_under_a_wider_stop_prints_a_note(shown):
     shown(*STOPPED)
     shown(*GLOBAL)
     assert facts(shown(*RESUME))["note"] == "everything is stopped, this as well"
 
 
-def test_what_is_not_stopped_cannot_be_resumed(office, capsys):
+def test_resume_of_a_running_scope_is_rejected(office, capsys):
     office.switch.stop(feature="export", reason=REASON, by="kim", permanent=True)
 
     assert refused(capsys, *RESUME) == (
@@ -308,7 +308,7 @@ def test_a_canary_goes_step_by_step(office, shown):
     shown(*STOPPED)
     lines = shown(*RESUME, "--canary", "5,25,100")
     assert lines[0] == "segment 'finance' is back for 5 % of the keys"
-    assert facts(lines)["next"] == "25 %, 100 %, each with --advance, after a look"
+    assert facts(lines)["next"] == "25 %, 100 %, each with --advance, after a check"
 
     lines = shown(*RESUME, "--advance")
     assert lines[0] == "segment 'finance' is back for 25 % of the keys"
@@ -336,10 +336,10 @@ def test_a_check_that_is_content_takes_the_next_step(office, capfd):
     out, err = capfd.readouterr()
 
     assert (json.loads(out)["action"], json.loads(out)["share"]) == ("advanced", 25.0)
-    assert err == "17\n"  # what a check prints is none of the JSON
+    assert err == "17\n"  # the output of a check is not part of the JSON
 
 
-def test_a_check_that_is_not_content_stops_it_again(office, shown, capsys):
+def test_failed_check_stops_the_scope_again(office, shown, capsys):
     shown(*STOPPED)
     shown(*RESUME, "--canary", "5,25,100")
     assert main(["switch", *RESUME, "--advance", "--check", "false"]) == 1
@@ -347,13 +347,12 @@ def test_a_check_that_is_not_content_stops_it_again(office, shown, capsys):
 
     assert out.splitlines()[0] == "segment 'finance' is stopped again"
     assert err == (
-        "retrytemplate switch: 'false' says that it is not well: segment 'finance' is stopped "
-        "again\n"
+        "retrytemplate switch: the check 'false' failed: segment 'finance' is stopped again\n"
     )
     assert office.switch.report().lines[0].state == "stopped"
 
 
-def test_a_check_that_turns_out_to_be_no_program_is_not_content(office, shown, capsys):
+def test_check_that_is_not_a_program_fails(office, shown, capsys):
     command = office.path.with_name("check")
     command.write_bytes(b"\0")
     command.chmod(0o755)
@@ -418,20 +417,20 @@ def test_each_thing_that_is_stopped_has_a_line(office, shown):
     assert re.fullmatch(
         r"feature 'export' +back for 25 % +1 h 57 min +lee +due in 46 h +wrong.*", second
     )
-    assert pending == "Nobody has been told of 3 changes, the oldest 3 d old."
+    assert pending == "Pending notifications: 3 changes, the oldest 3 d old."
 
 
-def test_what_a_notifier_was_told_of_is_not_untold(office, shown, data):
-    told = []
-    with office.at(60, notifiers=[told.append]) as switch:  # nobody is left to tell then
+def test_notified_change_is_not_pending(office, shown, data):
+    changes = []
+    with office.at(60, notifiers=[changes.append]) as switch:  # the notifier is called then
         switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
     assert len(shown("status")) == 3
     assert data("status")["pending"] == {"changes": 0, "oldest": None}
-    assert facts(shown(*RESUME))["notified"].startswith("nobody yet")
+    assert facts(shown(*RESUME))["notified"].startswith("no: pending")
     assert data("status")["pending"]["changes"] == 1
 
 
-def test_what_has_been_lifted_by_time_is_not_stopped(office, shown):
+def test_expired_stop_is_not_shown(office, shown):
     office.at(60).stop(segment="finance", reason=REASON, by="kim", expires_in=50)
 
     assert shown("status")[0] == "Nothing is stopped."
@@ -485,7 +484,7 @@ def test_a_key_alone_is_asked_of_everything(office, shown):
     assert shown("status", "--key", "17")[0] == "everything, key 17: is stopped"
 
 
-def test_a_script_can_tell_by_the_exit_code(office, shown):
+def test_status_with_exit_code_reports_stops(office, shown):
     shown("status", "--exit-code", code=0)
     office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
     shown("status", "--exit-code", code=3)
@@ -498,11 +497,11 @@ def test_a_script_can_tell_by_the_exit_code(office, shown):
 def test_looking_makes_no_table(office, shown, args):
     lines = shown(*args)
 
-    assert "othing is stopped, there has never been a change in this store" in lines[0]
+    assert "othing is stopped; this store has no changes" in lines[0]
     assert office.names() == set()
 
 
-def test_looking_lifts_nothing_and_tells_nobody(office, shown):
+def test_status_changes_nothing_and_notifies_no_listener(office, shown):
     office.at(60).stop(segment="finance", reason=REASON, by="kim", expires_in=50)
     before = office.store.load(None), office.store.records()
     shown("status")
@@ -553,11 +552,11 @@ def test_the_report_has_age_reason_owner_and_end_of_each_and_the_overdue_first(o
     said = facts(second.splitlines())
     assert re.fullmatch(r"\d{4}-.* UTC, 30 d ago", said.pop("since"))
     assert said == {"by": "kim", "reason": REASON, "end": "permanent"}
-    assert lines[-1] == "Nobody has been told of 2 changes, the oldest 30 d old."
+    assert lines[-1] == "Pending notifications: 2 changes, the oldest 30 d old."
 
 
 def test_the_report_has_the_last_changes_where_it_is_asked_for_them(office, shown, data):
-    assert shown("report", "--audit", "2")[-1] == "There has been no change."
+    assert shown("report", "--audit", "2")[-1] == "No changes."
     shown(*STOPPED)
     shown(*RESUME, "--canary", "5,100")
     shown(*RESUME, "--advance")
@@ -618,7 +617,7 @@ def test_a_change_that_cannot_be_printed_is_made_and_said_to_be(office):
 
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "segment 'finance' is stopped, but it cannot be shown",
+        "segment 'finance' is stopped, but the result cannot be printed",
         "retrytemplate switch: [Errno 28] No space left on device",
     ]
     assert not office.switch.check(segment="finance")
@@ -668,7 +667,7 @@ def test_a_record_that_cannot_be_read_is_shown_as_such_among_the_others(unreadab
     ]
     assert "cannot be read" in table[1]
     assert f"1 change cannot be read: {WHY}" in lines
-    assert "Nobody has been told of 2 changes, the oldest 24 h old." in lines
+    assert "Pending notifications: 2 changes, the oldest 24 h old." in lines
     assert f"1 change cannot be read: {WHY}" in shown("status")
 
 
@@ -685,7 +684,7 @@ def test_for_machines_a_record_that_cannot_be_read_says_why(unreadable, data):
 def test_a_change_is_made_and_shown_though_a_record_cannot_be_read(unreadable, shown):
     said = facts(shown(*RESUME))
 
-    assert (said["justification"], said["notified"][:6]) == (MENDED, "nobody")
+    assert (said["justification"], said["notified"][:2]) == (MENDED, "no")
     assert "note" not in said
 
 
@@ -721,15 +720,15 @@ SERVICE = """
 import os
 from retrytemplate.control import KillSwitch, SQLSwitchStore
 
-def tell(record):
-    print("told:", record)
+def notify(record):
+    print("notified:", record)
 
 print("loaded")
 switch = KillSwitch(
     SQLSwitchStore(os.environ["RETRYTEMPLATE_STORE"]),
     scopes={"segment": ["finance", "hr"]},
     incident=r"incident \\d+",
-    notifiers=[tell],
+    notifiers=[notify],
 )
 memory = KillSwitch()
 number = 17
@@ -747,12 +746,12 @@ def service(office, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_the_switch_of_a_program_tells_by_itself(office, service, capsys):
+def test_switch_of_a_file_calls_its_notifiers(office, service, capsys):
     assert main(["switch", *STOPPED, *service, "--json"]) == 0
     out, err = capsys.readouterr()
 
     assert json.loads(out)["notified"]
-    assert err.startswith("loaded\ntold: segment 'finance' stopped by ")
+    assert err.startswith("loaded\nnotified: segment 'finance' stopped by ")
     assert not office.switch.check(segment="finance")
 
 
@@ -772,8 +771,8 @@ def test_the_names_and_rules_of_a_program_hold(office, service, capsys):
 @pytest.mark.parametrize(
     ("name", "more", "says"),
     [
-        ("switch", ("--store", "sqlite:///x.db"), "--store: goes without --switch"),
-        ("memory", (), "--switch: its store must be one that processes share, got <KillSwitch"),
+        ("switch", ("--store", "sqlite:///x.db"), "--store: cannot be combined with --switch"),
+        ("memory", (), "--switch: must have a store that processes share, got <KillSwitch"),
         ("number", (), "number of .*service.py must be a KillSwitch, or a function .* got 17"),
         ("swich", (), "has no swich, only switch, memory"),
     ],
@@ -799,19 +798,19 @@ def test_a_switch_that_cannot_serve_is_wrong_use(service, capsys, name, more, sa
         ((*STOPPED, "--permanent"), "--permanent: not allowed with argument --for"),
         (
             (*STOP, "--permanent", "--when-expired", "resume"),
-            "--when-expired resume: goes with --for",
+            "--when-expired resume: needs --for",
         ),
         (STOPPED[:3] + STOPPED[5:], "the following arguments are required: --reason"),
         ((*STOPPED, "--reason", ""), "--reason: must be a text that is not empty"),
         ((*STOPPED, "--by", ""), "--by: must be a text that is not empty"),
-        ((*STOPPED, "--by", "   "), "--by must be a text"),
+        ((*STOPPED, "--by", "   "), "--by must be a non-empty str"),
         (("stop", "--segment", " x", *STOPPED[3:]), "--segment must be a name: .* got ' x'"),
         (("stop", "--feature", "", *STOPPED[3:]), "--feature must be a name: .* got ''"),
         ((*STOPPED, "--when-expired", "drop"), "choose from '?resume'?, '?keep'?"),
         *(
             (
                 (*STOP, f"--for={given}"),
-                f"--for: must be a length of time such as 90m, .* {given!r}",
+                f"--for: must be a duration of at most ten years, .* {given!r}",
             )
             for given in ("24", "h", "24 h", "1y", "0h", "-1h", "1e3s", "nanh", "523w", "٣h", "")
         ),
@@ -819,23 +818,23 @@ def test_a_switch_that_cannot_serve_is_wrong_use(service, capsys, name, more, sa
         (RESUME[:3], "the following arguments are required: --justification"),
         ((*RESUME, "--advance", "--failed"), "--failed: not allowed with argument --advance"),
         ((*RESUME, "--advance", "--canary", "5,100"), "--canary: not allowed with"),
-        ((*RESUME, "--advance", "--override"), "--override: goes with neither"),
-        ((*RESUME, "--failed", "--override"), "--override: goes with neither"),
-        ((*RESUME, "--check", "true"), "--check: goes with --advance"),
+        ((*RESUME, "--advance", "--override"), "--override: cannot be combined"),
+        ((*RESUME, "--failed", "--override"), "--override: cannot be combined"),
+        ((*RESUME, "--check", "true"), "--check: needs --advance"),
         *(
-            ((*RESUME, "--canary", given), f"--canary: must be shares in per cent .* {given!r}")
+            ((*RESUME, "--canary", given), f"--canary: must be increasing percentages .* {given!r}")
             for given in ("", "5", "25,5,100", "0,100", "5,25,101", "a,b", "5,,100", "nan,100")
         ),
         (("status", "--global"), "unrecognized arguments: --global"),
         (("status", "--segment", ""), "--segment must be a name"),
         *(
-            (("stop", option, "fin\udcc3\udca4nz", *STOPPED[3:]), f"{option}: could not be read")
+            (("stop", option, "fin\udcc3\udca4nz", *STOPPED[3:]), f"{option}: must be valid")
             for option in ("--segment", "--feature", "--experiment", "--by")
         ),
-        ((*STOP[:4], "leak \udce4 suspected", "--for", "1h"), "--reason: could not be read"),
-        ((*RESUME[:4], "leak \udce4 mended"), "--justification: could not be read"),
-        (("status", "--segment", "\udce4"), "--segment: could not be read"),
-        (("status", "--key", "\udce4"), "--key: could not be read"),
+        ((*STOP[:4], "leak \udce4 suspected", "--for", "1h"), "--reason: must be valid"),
+        ((*RESUME[:4], "leak \udce4 mended"), "--justification: must be valid"),
+        (("status", "--segment", "\udce4"), "--segment: must be valid"),
+        (("status", "--key", "\udce4"), "--key: must be valid"),
         (("status", "--segment", "x", "--key", "1.5"), "--key: must be a text, .* got '1.5'"),
         (("status", "--segment", "x", "--key", "{}"), "--key: must be a text, .* got '{}'"),
         (("status", "--segment", "x", "--key", "[" * 99999), "--key: it is nested too deeply"),
@@ -846,7 +845,7 @@ def test_a_switch_that_cannot_serve_is_wrong_use(service, capsys, name, more, sa
         (("status", "--store-prefix", "x;y"), "--store-prefix: prefix must be .* got 'x;y'"),
     ],
 )
-def test_wrong_use_says_what_is_allowed_and_changes_nothing(office, capsys, args, says):
+def test_wrong_use_names_the_allowed_values_and_changes_nothing(office, capsys, args, says):
     code, said = refused(capsys, *args)
 
     assert code == 2
@@ -880,7 +879,7 @@ TYPED = re.compile(r"^\$ retrytemplate (switch .*)$", re.M)
 
 
 @pytest.mark.parametrize("page", ["kill-switch", "runbook", "switch-commands"])
-def test_what_a_page_tells_to_type_can_be_typed_in_this_order(office, page, monkeypatch, capsys):
+def test_commands_of_a_page_run_in_order(office, page, monkeypatch, capsys):
     probe = office.path.with_name("errors-are-rare.sh")
     probe.write_text("#!/bin/sh\n")
     probe.chmod(0o755)

@@ -171,7 +171,7 @@ def test_a_method_keeps_its_name_docstring_and_signature():
     assert inspect.signature(method) == inspect.signature(Service().do_remote_call)
 
 
-def test_a_method_is_wrapped_once_and_anew_when_it_is_replaced():
+def test_method_is_wrapped_once_and_again_after_replacement():
     service = Service()
     proxy = around(service)
     assert proxy.do_remote_call is proxy.do_remote_call
@@ -202,7 +202,7 @@ def test_the_functions_of_a_module_can_be_intercepted():
     assert around(module, "fetch").fetch() is True
 
 
-# -- what is as before ----------------------------------------------------------------------------
+# -- unchanged behaviour --------------------------------------------------------------------------
 
 
 def test_it_is_an_instance_of_its_class():
@@ -500,7 +500,7 @@ def test_a_copy_is_a_proxy_of_a_copy(make):
     assert (other.calls, service.calls) == (3, 0)
 
 
-def test_a_deep_copy_keeps_what_is_shared():
+def test_deep_copy_keeps_shared_objects():
     service = Service()
     both = copy.deepcopy([service, around(service)])
     both[1].kind = "changed"
@@ -508,18 +508,18 @@ def test_a_deep_copy_keeps_what_is_shared():
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickling_is_refused_and_says_what_to_do(protocol):
-    with pytest.raises(MisuseError, match="pickle the Service and intercept it anew"):
+def test_pickling_a_proxy_raises_with_advice(protocol):
+    with pytest.raises(MisuseError, match="pickle the Service and intercept it again"):
         pickle.dumps(around(Service()), protocol)
 
 
-# -- refused --------------------------------------------------------------------------------------
+# -- rejected -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "pattern", ["nothing", "remote_call_count", "remote_call_error", "__init__"]
 )
-def test_a_pattern_that_no_method_matches_is_refused(pattern):
+def test_pattern_without_a_match_is_rejected(pattern):
     with pytest.raises(
         ValueError, match=f"pattern must match a method of Service, got '{pattern}'"
     ):
@@ -527,12 +527,12 @@ def test_a_pattern_that_no_method_matches_is_refused(pattern):
 
 
 @pytest.mark.parametrize("pattern", ["(", 17, None, b".*"])
-def test_a_pattern_that_is_none_is_refused(pattern):
+def test_invalid_pattern_is_rejected(pattern):
     with pytest.raises(ValueError, match="pattern must be a regular expression"):
         around(Service(), pattern)
 
 
-def test_a_template_that_cannot_wrap_is_refused():
+def test_template_without_wrap_is_rejected():
     with pytest.raises(TypeError, match="template must be an object with the method wrap"):
         around(Service(), template=MaxAttemptsRetryPolicy(3))
 

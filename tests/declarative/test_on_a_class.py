@@ -83,7 +83,7 @@ def test_on_a_class_inherited_methods_retry_and_the_base_is_left_alone():
     assert Base().inherited() is None
 
 
-def test_on_a_class_what_is_no_public_method_stays_as_it_is():
+def test_class_decorator_leaves_other_members_unchanged():
     service = Service()
     assert service._private() is None
     assert service.reading is None

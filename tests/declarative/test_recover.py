@@ -32,7 +32,7 @@ guard = retryable(retry_on=(RemoteError,), max_attempts=2)
 
 
 class Service:
-    """Fails with what it was made with."""
+    """Raises the exception that it was created with."""
 
     def __init__(self, failure=RemoteError):
         self.failure = failure("down") if isinstance(failure, type) else failure
@@ -338,7 +338,7 @@ class OnlyOther(Service):
         return "other"
 
 
-def test_without_a_match_the_original_exception_leaves_the_very_same_object():
+def test_without_a_match_the_same_exception_object_is_raised():
     service = OnlyOther(RemoteError)
     with pytest.raises(RemoteError) as caught:
         service.call(1)
@@ -361,7 +361,7 @@ def test_without_a_match_a_recovery_of_the_template_takes_over():
     assert Templated().call() == "template"
 
 
-def test_without_a_match_listeners_are_told_of_no_recovery():
+def test_without_a_match_no_recovery_hook_is_called():
     recorder = Recorder()
 
     class Told:
@@ -559,27 +559,27 @@ def test_a_method_with_a_named_recoverer_is_a_plain_function_in_its_class():
 def refusals(body):
     """The error that making a class with this body raises; 3.11 wraps it."""
     with pytest.raises((RuntimeError, MisuseError)) as caught:
-        type("Refused", (Nearest,), body)
+        type("Rejected", (Nearest,), body)
     error = caught.value
     return error if isinstance(error, MisuseError) else error.__cause__
 
 
-def test_a_name_that_is_none_or_not_marked_is_refused_when_the_class_is_made():
+def test_unknown_or_unmarked_name_is_rejected_with_the_class():
     def call(self): ...
 
-    call.__qualname__ = "Refused.call"
+    call.__qualname__ = "Rejected.call"
     named = retryable(retry_on=RemoteError, recover="fallback")
     assert "fallback does not exist" in str(refusals({"call": named(call)}))
     body = {"call": named(call), "fallback": lambda self, error: None}
     assert "fallback is not marked @recover" in str(refusals(body))
 
 
-def test_a_named_coroutine_function_is_refused_for_a_plain_method():
+def test_named_coroutine_recoverer_of_sync_method_is_rejected():
     def call(self): ...
 
     async def fallback(self, error: Exception): ...
 
-    call.__qualname__ = "Refused.call"
+    call.__qualname__ = "Rejected.call"
     named = retryable(retry_on=RemoteError, recover="fallback")
     body = {"call": named(call), "fallback": recover(fallback)}
     assert "fallback, which a synchronous method cannot await" in str(refusals(body))
@@ -601,7 +601,7 @@ def test_on_a_class_the_name_is_looked_for_at_once():
 
 
 @pytest.mark.parametrize("kind", [lambda f: f, staticmethod], ids=["function", "staticmethod"])
-def test_a_name_where_there_is_no_instance_is_refused(kind):
+def test_recoverer_name_without_instance_is_rejected(kind):
     with pytest.raises(MisuseError, match="names a method"):
 
         @retryable(retry_on=RemoteError, recover="fallback")
@@ -668,7 +668,7 @@ def test_a_key_without_a_match_begins_afresh():
         service.call(17)
 
 
-def test_a_recorded_failure_is_recovered_by_whoever_takes_every_exception():
+def test_recorded_failure_is_taken_by_recoverer_of_all_exceptions():
     class Every(Stateful):
         @recover
         def every(self, error: Exception, number):
@@ -720,14 +720,14 @@ def test_an_argument_s_annotation_that_cannot_be_resolved_does_no_harm():
 def test_a_parameter_that_is_named_like_an_exception_must_say_which(name):
     namespace = {"error": lambda self, error: 0, "exc": lambda self, exc: 0}
     namespace |= {"e": lambda self, e: 0, "exception": lambda self, exception: 0}
-    with pytest.raises(TypeError, match=f"the parameter {name} of .* must say which exceptions"):
+    with pytest.raises(TypeError, match=f"the parameter {name} of .* must have an annotation"):
         recover(namespace[name])
 
 
 @pytest.mark.parametrize(
     "what", [17, pytest.param(property(lambda self: 1), id="property"), int], ids=str
 )
-def test_what_is_no_method_cannot_be_marked(what):
+def test_recover_rejects_objects_other_than_methods(what):
     with pytest.raises(TypeError, match="recover marks a method"):
         recover(what)
 

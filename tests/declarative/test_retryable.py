@@ -23,11 +23,11 @@ from retrytemplate import (
 from retrytemplate.testing import Recorder, VirtualClock, no_waiting, run
 from tests.support.flaky import RemoteError, Trouble
 
-# -- what it guards -----------------------------------------------------------------------------
+# -- decorated objects -------------------------------------------------------------------------
 
 
 @pytest.mark.statement("S2-50")
-def test_a_function_retries_what_is_named_and_its_callers_stay_as_they_are():
+def test_function_retries_named_errors_for_unchanged_callers():
     trouble = Trouble(2)
 
     @retryable(retry_on=(RemoteError,), max_attempts=3)
@@ -39,7 +39,7 @@ def test_a_function_retries_what_is_named_and_its_callers_stay_as_they_are():
     assert trouble.calls == 3
 
 
-def test_what_is_not_named_leaves_at_once():
+def test_unnamed_error_is_raised_immediately():
     trouble = Trouble(1, KeyError)
 
     @retryable(retry_on=(RemoteError,))
@@ -63,7 +63,7 @@ def test_three_attempts_are_made_unless_said_otherwise():
     assert trouble.calls == 3
 
 
-def test_what_is_worth_retrying_may_be_a_predicate():
+def test_retry_on_accepts_a_predicate():
     trouble = Trouble(1)
 
     @retryable(retry_on=lambda error: "failure" in str(error))
@@ -199,7 +199,7 @@ def test_name_docstring_signature_and_annotations_stay():
     assert inspect.unwrap(decorated) is work
 
 
-# -- what it is made of -------------------------------------------------------------------------
+# -- settings ----------------------------------------------------------------------------------
 
 
 @pytest.mark.statement("S0-01")
@@ -298,7 +298,7 @@ def test_a_backoff_is_waited_for():
 
 
 @pytest.mark.statement("S2-50")
-def test_listeners_are_told():
+def test_listeners_are_called():
     recorder = Recorder()
 
     @retryable(retry_on=RemoteError, listeners=[recorder])
@@ -342,7 +342,7 @@ def test_a_template_can_be_given_and_serves_as_it_is():
     assert recorder.results == []
 
 
-def test_a_listener_registered_later_with_the_template_is_told_too():
+def test_listener_registered_later_is_called():
     template, recorder = RetryTemplate(), Recorder()
 
     @retryable(template=template)
@@ -408,7 +408,7 @@ def test_the_fallback_is_called_with_the_failure_and_the_arguments_of_the_call()
     assert work(1, 2, 3, region="eu", x=4) == (failure, 1, (2, 3), "eu", {"x": 4})
 
 
-def test_the_fallback_is_called_for_what_is_not_worth_retrying_too():
+def test_fallback_is_called_for_errors_that_are_not_retryable():
     @retryable(retry_on=RemoteError, recover=lambda error: type(error))
     def work():
         raise KeyError
@@ -664,7 +664,7 @@ def test_functions_under_one_decorator_do_not_share_keys():
         ship(1)
 
 
-def test_a_given_template_keeps_what_is_remembered_in_its_cache_under_its_name():
+def test_template_keeps_keys_in_its_cache_under_its_name():
     cache = MemoryRetryContextCache()
     template = RetryTemplate(name="charge", cache=cache)
 
@@ -691,24 +691,24 @@ def test_a_circuit_breaker_is_a_policy_with_one_key():
     assert trouble.calls == 1
 
 
-# -- refused, when the function is decorated ------------------------------------------------------
+# -- rejected when the function is decorated ------------------------------------------------------
 
 
-def test_the_bare_decorator_is_refused_and_says_what_to_do():
-    with pytest.raises(MisuseError, match="name what is worth retrying"):
+def test_bare_decorator_is_rejected_with_advice():
+    with pytest.raises(MisuseError, match="name the retryable errors"):
 
         @retryable
         def work(): ...
 
-    with pytest.raises(MisuseError, match="name what is worth retrying"):
+    with pytest.raises(MisuseError, match="name the retryable errors"):
 
         @retryable
         class Work: ...
 
 
 @pytest.mark.parametrize("how", [{}, {"max_attempts": 5}, {"backoff": FixedBackoff(1.0)}])
-def test_a_decorator_that_does_not_say_what_is_worth_retrying_is_refused(how):
-    with pytest.raises(MisuseError, match="name what is worth retrying"):
+def test_decorator_without_retryable_errors_is_rejected(how):
+    with pytest.raises(MisuseError, match="name the retryable errors"):
         retryable(**how)
 
 
@@ -723,21 +723,21 @@ def test_a_decorator_that_does_not_say_what_is_worth_retrying_is_refused(how):
         ("listeners", [Recorder()]),
     ],
 )
-def test_next_to_a_template_what_it_holds_itself_is_refused(name, value):
-    with pytest.raises(MisuseError, match=f"^{name} cannot stand next to template="):
+def test_setting_of_the_template_is_rejected_beside_it(name, value):
+    with pytest.raises(MisuseError, match=f"^{name} and template= are mutually exclusive"):
         retryable(template=RetryTemplate(), **{name: value})
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("retry_on", RemoteError), ("not_on", RemoteError), ("max_attempts", 3)]
 )
-def test_next_to_a_policy_what_it_holds_itself_is_refused(name, value):
-    with pytest.raises(MisuseError, match=f"^{name} cannot stand next to policy="):
+def test_setting_of_the_policy_is_rejected_beside_it(name, value):
+    with pytest.raises(MisuseError, match=f"^{name} and policy= are mutually exclusive"):
         retryable(policy=MaxAttemptsRetryPolicy(3), **{name: value})
 
 
-def test_all_that_cannot_stand_next_to_a_template_is_named():
-    with pytest.raises(MisuseError, match=r"^retry_on and max_attempts cannot"):
+def test_error_names_all_settings_beside_a_template():
+    with pytest.raises(MisuseError, match=r"^retry_on and max_attempts and template= are"):
         retryable(template=RetryTemplate(), retry_on=RemoteError, max_attempts=3)
 
 
@@ -757,18 +757,18 @@ def test_all_that_cannot_stand_next_to_a_template_is_named():
         ("listeners", Recorder(), "listeners must be a list or tuple, got <"),
     ],
 )
-def test_a_setting_of_the_wrong_type_is_refused_by_name(name, value, message):
+def test_setting_of_a_wrong_type_is_rejected_by_name(name, value, message):
     how = {} if name in ("template", "policy") else {"retry_on": RemoteError}
     with pytest.raises(TypeError, match=message):
         retryable(**{**how, name: value})
 
 
-def test_a_number_of_attempts_below_one_is_refused():
+def test_max_attempts_below_one_is_rejected():
     with pytest.raises(ValueError, match="max_attempts"):
         retryable(retry_on=RemoteError, max_attempts=0)
 
 
-def test_a_fallback_that_cannot_take_the_call_is_refused():
+def test_fallback_that_cannot_take_the_arguments_is_rejected():
     guard = retryable(retry_on=RemoteError, recover=lambda error, one, two: None)
     with pytest.raises(TypeError, match=r"recover must take \(error, order_id\), or fewer of them"):
 
@@ -776,7 +776,7 @@ def test_a_fallback_that_cannot_take_the_call_is_refused():
         def work(order_id): ...
 
 
-def test_a_fallback_that_does_not_take_the_failure_is_refused():
+def test_fallback_that_cannot_take_the_failure_is_rejected():
     guard = retryable(retry_on=RemoteError, recover=lambda: None)
     with pytest.raises(TypeError, match=r"recover must take \(error\)"):
 
@@ -784,7 +784,7 @@ def test_a_fallback_that_does_not_take_the_failure_is_refused():
         def work(): ...
 
 
-def test_a_key_function_that_cannot_take_the_call_is_refused():
+def test_key_function_that_cannot_take_the_arguments_is_rejected():
     guard = retryable(retry_on=RemoteError, key=lambda order_id: order_id)
     with pytest.raises(TypeError, match=r"key must take \(\), or fewer of them"):
 
@@ -801,7 +801,7 @@ async def _items(*arguments):
 
 
 @pytest.mark.parametrize("fallback", [_later, _items], ids=["coroutine", "generator"])
-def test_an_asynchronous_fallback_of_a_plain_function_is_refused(fallback):
+def test_async_fallback_of_a_sync_function_is_rejected(fallback):
     guard = retryable(retry_on=RemoteError, recover=fallback)
     with pytest.raises(MisuseError, match="recover must be a plain function"):
 
@@ -809,18 +809,18 @@ def test_an_asynchronous_fallback_of_a_plain_function_is_refused(fallback):
         def work(): ...
 
 
-def test_an_asynchronous_key_function_is_refused():
+def test_async_key_function_is_rejected():
     with pytest.raises(TypeError, match="key must be a plain function"):
         retryable(retry_on=RemoteError, key=_later)
 
 
 @pytest.mark.parametrize("target", [property(lambda self: 1), 17, None], ids=type)
-def test_what_is_no_function_is_refused(target):
+def test_retryable_rejects_objects_other_than_functions(target):
     with pytest.raises(TypeError, match="retryable takes a function, a method or a class"):
         retryable(retry_on=RemoteError)(target)
 
 
-def test_a_class_without_public_methods_is_refused():
+def test_class_without_public_methods_is_rejected():
     with pytest.raises(MisuseError, match="Empty has no public method to retry"):
 
         @retryable(retry_on=RemoteError)

@@ -241,7 +241,7 @@ def test_database_of_an_earlier_run_is_rejected(tmp_path):
     done = demo("--database", database)
     assert (done.returncode, done.stderr) == (
         2,
-        f"retrytemplate demo: --database: {database} exists already: name a new file\n",
+        f"retrytemplate demo: --database: {database} exists already; name a new file\n",
     )
 
 
@@ -249,9 +249,9 @@ def test_database_of_an_earlier_run_is_rejected(tmp_path):
     ("content", "problem"),
     [
         (None, "cannot read .*orders.csv: No such file or directory"),
-        (b"\x00\xff\xfe\x01" * 100, "is no CSV"),
-        (b"name;price\nx;3\n", "is no CSV of orders: its first line must name the columns"),
-        (b"", "is no CSV of orders"),
+        (b"\x00\xff\xfe\x01" * 100, "is not CSV"),
+        (b"name;price\nx;3\n", "is not a CSV of orders: its first line must name the columns"),
+        (b"", "is not a CSV of orders"),
     ],
     ids=["missing", "binary", "another table", "empty"],
 )
@@ -277,13 +277,13 @@ def test_a_port_in_use_is_wrong_use(orders, tmp_path):
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http", "²"])
-def test_what_is_no_port_is_wrong_use(port):
+def test_invalid_port_is_wrong_use(port):
     done = demo("--port", port)
     assert done.returncode == 2
     assert "must be a whole number from 0 to 65535" in done.stderr
 
 
-def test_the_service_listens_where_it_is_told(orders, tmp_path):
+def test_service_listens_on_the_given_port(orders, tmp_path):
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     done = demo("--json", "--input", orders, "--port", port, "--database", tmp_path / "x.db")

@@ -22,7 +22,7 @@ from retrytemplate.demo import (
     PricingService,
     ServiceUnavailable,
 )
-from retrytemplate.demo.flaky_service import CATALOGUE, MOST_FAULTS, faults
+from retrytemplate.demo.flaky_service import CATALOGUE, MAX_FAULTS, faults
 
 SEED = 7
 PATIENCE = 30.0
@@ -31,15 +31,15 @@ KEYS = [f"line-{number}" for number in range(2, 3000)]
 
 
 def fate(key, seed=SEED):
-    """What the first requests for an item meet; longer than MOST_FAULTS: it is poisoned."""
-    return list(itertools.islice(faults(seed, key), MOST_FAULTS + 2))
+    """What the first requests for an item meet; longer than MAX_FAULTS: it is poisoned."""
+    return list(itertools.islice(faults(seed, key), MAX_FAULTS + 2))
 
 
 def key_that_meets(*kinds):
     return next(key for key in KEYS if [fault.kind for fault in fate(key)] == list(kinds))
 
 
-POISONED = next(key for key in KEYS if len(fate(key)) > MOST_FAULTS)
+POISONED = next(key for key in KEYS if len(fate(key)) > MAX_FAULTS)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_it_prices_what_the_catalogue_has(service, client):
     assert service.sent == {"priced": 1}
 
 
-def test_it_refuses_an_unknown_product(client):
+def test_service_rejects_an_unknown_product(client):
     unknown = Order("O-1", date(2026, 11, 20), "Sato Ltd", "SKU-9999", 3)
     with pytest.raises(PricingError, match="404: no product SKU-9999") as caught:
         client.price(unknown, key_that_meets())
@@ -92,14 +92,14 @@ def test_it_refuses_an_unknown_product(client):
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"{}", b'{"sku": "SKU-0042", "quantity": "two"}', b"x" * 100_000]
 )
-def test_it_refuses_what_is_no_question(service, body):
+def test_service_rejects_an_invalid_request(service, body):
     status, _, answer = post(service, body, **{"Idempotency-Key": "line-2"})
     assert (status, b"error" in answer) == (400, True)
     service.close()
-    assert service.sent == {"refused": 1}
+    assert service.sent == {"rejected": 1}
 
 
-def test_it_refuses_a_question_without_a_key(service):
+def test_service_rejects_a_request_without_key(service):
     assert post(service, b'{"sku": "SKU-0042", "quantity": 3}')[0] == 400
 
 
@@ -179,7 +179,7 @@ def test_a_poisoned_item_is_never_priced(service, client):
 def test_an_item_meets_a_few_faults_or_faults_for_ever(seed, key):
     met = fate(key, seed)
     assert met == fate(key, seed)
-    assert len(met) in (*range(MOST_FAULTS + 1), MOST_FAULTS + 2)
+    assert len(met) in (*range(MAX_FAULTS + 1), MAX_FAULTS + 2)
 
 
 def test_other_seeds_give_other_faults():

@@ -1,4 +1,4 @@
-"""The orders file: which lines there are, what they say, what is wrong with them."""
+"""The orders file: its lines, their orders, and the errors of faulty lines."""
 
 import runpy
 from collections import Counter
@@ -60,13 +60,13 @@ def test_a_quoted_comma_belongs_to_the_value():
         (b"O-1,2026-11-20,Sato Ltd,,3", "sku is missing"),
         (b"O-1,2026-11-20,Sato Ltd,SKU-0042,", "quantity is missing"),
         (b"O-1,2026-02-30,Sato Ltd,SKU-0042,3", "placed_on must be like 2026-11-20"),
-        (b"O-1,2026-11-20,Sato Ltd", "3 fields where the header has 5"),
-        (b"O-1,2026-11-20,Sato, Ito,SKU-0042,3", "6 fields where the header has 5"),
-        (b'O-1,2026-11-20,"Sato Ltd,SKU-0042,3', "the line is no CSV"),
+        (b"O-1,2026-11-20,Sato Ltd", "the line has 3 fields, the header 5"),
+        (b"O-1,2026-11-20,Sato, Ito,SKU-0042,3", "the line has 6 fields, the header 5"),
+        (b'O-1,2026-11-20,"Sato Ltd,SKU-0042,3', "the line is not valid CSV"),
         (b"O-1,2026-11-20,S\xf6rensen,SKU-0042,3", "the line is not UTF-8"),
     ],
 )
-def test_a_faulty_line_says_what_is_wrong_with_it(raw, problem):
+def test_faulty_line_raises_with_the_reason(raw, problem):
     with pytest.raises(InvalidOrder, match=problem):
         parse(raw)
 
@@ -110,26 +110,26 @@ def test_a_header_alone_is_a_file_without_orders(write):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "lacks order_id, placed_on, customer, sku, quantity"),
-        (b"order_id;placed_on;customer;sku;quantity\n", "is no CSV of orders"),
-        (b"order_id,placed_on,customer,sku\n", "lacks quantity"),
+        (b"", "missing: order_id, placed_on, customer, sku, quantity"),
+        (b"order_id;placed_on;customer;sku;quantity\n", "is not a CSV of orders"),
+        (b"order_id,placed_on,customer,sku\n", "missing: quantity"),
         (b"sku," + HEADER, "names a column twice"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "its first line cannot be read"),
         (b'"order_id,placed_on\n', "its first line cannot be read"),
     ],
     ids=["empty", "semicolons", "a column less", "a column twice", "an image", "an open quote"],
 )
-def test_what_does_not_begin_like_orders_is_refused(write, content, problem):
+def test_file_with_an_invalid_header_is_rejected(write, content, problem):
     with pytest.raises(NotAnOrdersFile, match=problem):
         OrdersFile.read(write(content))
 
 
-def test_a_missing_file_is_refused_by_name(tmp_path):
+def test_missing_file_is_rejected_by_name(tmp_path):
     with pytest.raises(NotAnOrdersFile, match=r"cannot read .*nowhere\.csv: No such file"):
         OrdersFile.read(tmp_path / "nowhere.csv")
 
 
-def test_a_directory_is_refused(tmp_path):
+def test_directory_is_rejected(tmp_path):
     with pytest.raises(NotAnOrdersFile, match="cannot read"):
         OrdersFile.read(tmp_path)
 
@@ -144,8 +144,8 @@ def test_the_shipped_file_is_what_the_tool_writes():
 
 
 def kind_of(problem: str) -> str:
-    number, _, rest = problem.partition(" ")
-    if rest == "fields where the header has 5":
+    number, _, rest = problem.removeprefix("the line has ").partition(" ")
+    if rest == "fields, the header 5":
         return "too few fields" if int(number) < 5 else "too many fields"
     return problem.split(",")[0].split(":")[0]
 
@@ -171,6 +171,6 @@ def test_the_shipped_file_has_the_faults_of_real_ones():
         "quantity must be a whole number from 1 to 10000",
         "sku is missing",
         "the line is blank",
-        "the line is no CSV",
+        "the line is not valid CSV",
         "the line is not UTF-8",
     }

@@ -17,7 +17,7 @@ from retrytemplate.demo import (
     PricingService,
     StopWatch,
 )
-from retrytemplate.demo.flaky_service import CATALOGUE, MOST_FAULTS, faults
+from retrytemplate.demo.flaky_service import CATALOGUE, MAX_FAULTS, faults
 from retrytemplate.demo.job import ATTEMPTS, WORTH_RETRYING, differences, unaccounted
 from retrytemplate.testing import VirtualClock
 
@@ -25,10 +25,10 @@ SEED = 7
 
 
 def numbers():
-    """Line numbers by what their first requests meet; more than MOST_FAULTS: poisoned."""
+    """Line numbers by what their first requests meet; more than MAX_FAULTS: poisoned."""
     found = {}
     for number in range(2, 3000):
-        met = itertools.islice(faults(SEED, f"line-{number}"), MOST_FAULTS + 1)
+        met = itertools.islice(faults(SEED, f"line-{number}"), MAX_FAULTS + 1)
         found.setdefault(tuple(fault.kind for fault in met), []).append(number)
     return found
 
@@ -51,7 +51,7 @@ def database(tmp_path):
 
 
 class Clients:
-    """One loses patience with the answer that is held back, another waits long for any other."""
+    """The client of the delayed response has a short timeout, others a long one."""
 
     def __init__(self, host, port, timeout):
         self.hasty = PricingClient(host, port, timeout=0.05)
@@ -113,14 +113,14 @@ def test_a_line_that_is_served_is_written_at_the_first_attempt(job_for, rows):
     [(UNAVAILABLE[0], 2), (RESET_TWICE, 3), (SLOW, 2)],
     ids=["unavailable", "reset twice", "slow"],
 )
-def test_a_line_that_fails_comes_again_until_it_is_written(job_for, rows, number, attempts):
+def test_failed_line_is_retried_until_it_is_written(job_for, rows, number, attempts):
     report = job_for(line(number)).run()
     assert rows("SELECT line, attempts FROM written") == [(number, attempts)]
     assert (report.written, report.retried, report.retries) == (1, 1, attempts - 1)
     assert report.problems == ()
 
 
-def test_other_lines_go_on_while_a_failed_one_waits(job_for, rows, monkeypatch):
+def test_other_lines_continue_while_a_failed_one_waits(job_for, rows, monkeypatch):
     """The wait of one ends only when another one is over."""
     over = threading.Event()
     job = job_for(line(UNAVAILABLE[0]), line(SERVED[0]))
@@ -170,7 +170,7 @@ def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(
     ],
     ids=["bad number", "missing field", "blank", "unknown product"],
 )
-def test_what_will_not_mend_is_given_up_after_one_attempt(job_for, faulty, error, message):
+def test_permanent_failure_is_given_up_after_one_attempt(job_for, faulty, error, message):
     job = job_for(faulty)
     report = job.run()
     [letter] = dead_letters(job)
@@ -207,7 +207,7 @@ def test_the_wait_that_a_503_asks_for_is_waited(job_for):
     )
     report = job_for(line(number)).run()
     assert 1.0 <= report.asked <= 1.1
-    assert report.waited == pytest.approx(report.asked)  # no other line could go on meanwhile
+    assert report.waited == pytest.approx(report.asked)  # no other line was processed meanwhile
 
 
 def fails(monkeypatch, failure):
@@ -257,7 +257,7 @@ def test_closed_job_leaves_one_database_file(job_for, database):
     assert list(database.parent.iterdir()) == [database]
 
 
-def test_the_nearest_class_says_what_is_worth_another_attempt():
+def test_most_specific_class_decides_the_retry():
     from retrytemplate.demo import InvalidOrder, PricingError, ServiceUnavailable
 
     worth = (ConnectionResetError(), BrokenPipeError(), TimeoutError())

@@ -35,7 +35,7 @@ def bank(url, schema):
 
 
 class Bank:
-    """Work on the accounts; what fails, fails in the first attempt and goes well in the second."""
+    """Work on the accounts; failures occur in the first attempt only."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -48,7 +48,7 @@ class Bank:
             return connection.scalar(sa.text(f"SELECT cents FROM account WHERE id = {account}"))
 
     def overtaken(self):
-        """Add a cent to what somebody else has added one to since it was read."""
+        """Add a cent to a balance that another transaction changed since the read."""
         serial = self.engine.execution_options(isolation_level="SERIALIZABLE")
         with serial.begin() as connection:
             connection.execute(sa.text("SELECT * FROM account")).all()

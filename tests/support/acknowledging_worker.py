@@ -1,4 +1,4 @@
-"""A worker that dies once between the work and the acknowledgement of a message."""
+"""A worker that crashes once between the work and the acknowledgement of a message."""
 
 import os
 import signal
@@ -19,12 +19,12 @@ __all__ = ["deliver"]
 
 
 def deliver(store, witness, place, remember, transactional):
-    """Deliver one message until it is acknowledged; the first time die at that place."""
+    """Deliver one message until it is acknowledged; crash at *place* the first time."""
     url, prefix = store
 
-    def die_at(here):
-        if here == place and not witness.rows("dies"):
-            witness.add("dies", "m1")
+    def crash_at(here):
+        if here == place and not witness.rows("crashes"):
+            witness.add("crashes", "m1")
             os.kill(os.getpid(), signal.SIGKILL)
 
     def handle(context):
@@ -33,8 +33,8 @@ def deliver(store, witness, place, remember, transactional):
             with engine(url).begin() as connection:
                 connection.execute(text(f"INSERT INTO {prefix}_work VALUES (1)"))
                 context.complete_in(connection)
-                die_at("before the commit")
-        die_at("after the commit")
+                crash_at("before the commit")
+        crash_at("after the commit")
         return "handled"
 
     with blocking(url, prefix=prefix, lease=0.2, timeout=20.0) as cache:
@@ -47,5 +47,5 @@ def deliver(store, witness, place, remember, transactional):
                 time.sleep(0.01)
             except AlreadyCompletedError:
                 said = "completed before"
-        die_at("before the acknowledgement")
+        crash_at("before the acknowledgement")
     witness.add("acknowledged", "m1", said=said)

@@ -1,4 +1,4 @@
-"""Threads that come to one place at the same time: there by appointment, not by chance."""
+"""Threads that reach one line at the same time, synchronized by a barrier."""
 
 import threading
 
@@ -6,7 +6,7 @@ from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 
 class Meeting:
-    """The first steps of all threads happen at once; the main thread meets nobody."""
+    """The first steps of all threads happen at once; the main thread does not wait."""
 
     def __init__(self, threads, steps=1):
         self.barrier = threading.Barrier(threads)

@@ -97,7 +97,7 @@ def begin_together(cache):
 
 def command(what, store):
     """What starts a process that does this on the tables of a store."""
-    # A fork beside the thread that renews is what is tried; Python 3.12 and later warn of it.
+    # The test forks beside the renewing thread on purpose; Python 3.12 and later warn of it.
     ignored = "ignore:This process:DeprecationWarning"
     return [
         sys.executable,

@@ -1,4 +1,4 @@
-"""A process that runs a step, and dies of an item or between two of its statements."""
+"""A process that runs a step and crashes, at an item or between two of its statements."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def interrupted():
 
 
 ALWAYS = 1000
-DEATHS = crashing_worker.DEATHS | {"is interrupted": interrupted}
+CRASHES = crashing_worker.CRASHES | {"is interrupted": interrupted}
 TIMEOUT = 20.0
 
 
@@ -47,10 +47,10 @@ class Bad(Exception):
 
 @frozen
 class Plan:
-    """A step, and what fails in it.
+    """A step and its injected failures.
 
     :param process: how often the processing of these items fails; so *write*.
-    :param deadly: what the process dies of, by item; *place*: while it does what with it.
+    :param deadly: how the process crashes, by item; *place*: the phase of the crash.
     :param elsewhere: whether the items go to another engine than the journal.
     :param forward: whether the reader cannot give an item again; *torn*: items that it cannot read.
     :param pure: False: the processor works in the transaction.
@@ -107,7 +107,7 @@ class Items(Sequence):
     def __getitem__(self, index):
         item = index + 1
         if self.plan.place == "read" and item in self.plan.deadly:
-            DEATHS[self.plan.deadly[item]]()
+            CRASHES[self.plan.deadly[item]]()
         return item
 
 
@@ -156,7 +156,7 @@ class Mill:
 
     @property
     def out(self):
-        """What was written; an item may be there twice."""
+        """The written items; an item may be there twice."""
         return Table(
             f"{self.prefix}_out", MetaData(), Column("turn", Integer), Column("item", Integer)
         )
@@ -205,7 +205,7 @@ class Mill:
             if item == plan.stall and plan.place == what:
                 self.stall(turn)
             if item in plan.deadly and plan.place == what:
-                DEATHS[plan.deadly[item]]()
+                CRASHES[plan.deadly[item]]()
             if item in times and self.tries(turn, what, item) <= times[item]:
                 raise Bad(f"{what} {item}")
 
@@ -269,7 +269,7 @@ class Mill:
         os.close(file)
         return size
 
-    # What came of it.
+    # Results of a run.
 
     @property
     def looking(self):
@@ -314,7 +314,7 @@ class Mill:
 
 @lru_cache
 def looking(mill, _process):
-    """The repository of a process that looks at what came of others."""
+    """The repository of a process that reads the results of others."""
     return mill.repository()
 
 

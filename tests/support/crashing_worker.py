@@ -9,10 +9,10 @@ import threading
 from retrytemplate import AttemptInProgressError, RetryState, RetryTemplate
 from tests.support.cache_kinds import blocking
 
-__all__ = ["DEATHS", "POISON", "consume"]
+__all__ = ["CRASHES", "POISON", "consume"]
 
 POISON = "poison"
-DEATHS = {
+CRASHES = {
     "exits": lambda: os._exit(9),
     "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segfaults": lambda: ctypes.string_at(0),
@@ -30,14 +30,14 @@ def consume(store, settings, witness, keys, crash, place):
         witness.add("callback", context.key, worker=context._claim.worker)
         if context.key.endswith(POISON):
             if place == "callback":
-                DEATHS[crash]()
+                CRASHES[crash]()
             raise ConnectionError
         return "handled"
 
     def dead_letter(context):
         witness.add("recovery", context.key)
         if place == "recovery" and len(witness.rows("recovery")) < 3:
-            DEATHS[crash]()
+            CRASHES[crash]()
         for each in context.history:
             witness.add("history", context.key, kind=each.type_name, message=each.message)
         return "recovered"

@@ -1,4 +1,4 @@
-"""A context cache whose store does not answer to some of what is asked of it."""
+"""A context cache whose store fails for some operations."""
 
 from retrytemplate import CacheUnavailableError, MemoryRetryContextCache
 

@@ -1,4 +1,4 @@
-"""What fails so many times and then lets pass, for functions that call it."""
+"""A call that fails N times and then succeeds, for functions that use it."""
 
 
 class RemoteError(Exception):
@@ -6,7 +6,7 @@ class RemoteError(Exception):
 
 
 class Trouble:
-    """Raises so many times, counts every time."""
+    """Raises N times, and counts all calls."""
 
     def __init__(self, failures, kind=RemoteError):
         self.failures = failures

@@ -1,4 +1,4 @@
-"""Where the processes of tests come from: a server that has imported what they need."""
+"""The source of the tests' processes: a fork server with the modules already imported."""
 
 import multiprocessing
 

@@ -1,4 +1,4 @@
-"""What a call leaves behind that only the collector frees."""
+"""The objects of a call that only the garbage collector frees."""
 
 import gc
 from contextlib import contextmanager
@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collector():
-    """What reference counting alone does not free stays; what is older is in no collection.
+    """Disable the garbage collector, and exclude older objects from later collections.
 
-    Nor is it afterwards: it may be what thousands of tests have left.
+    Thousands of tests may have left older objects.
     """
     gc.disable()
     gc.freeze()
@@ -19,9 +19,9 @@ def no_collector():
 
 
 def left_by(call, *, times=20, looks=5):
-    """The objects in cycles after so many calls: the least of a few looks.
+    """The objects in cycles after *times* calls: the minimum of *looks* measurements.
 
-    What a call leaves, it leaves each time.  A thread of an earlier test may end meanwhile and
+    A call leaves the same objects each time.  A thread of an earlier test may end meanwhile and
     leave something once.
     """
     least = None

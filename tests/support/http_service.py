@@ -1,4 +1,4 @@
-"""A shop that is called over HTTP, by the real libraries, and fails as it is told to."""
+"""A shop that is called over HTTP, by the real libraries, and fails as configured."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ SENT = 1_700_000_000.0
 
 
 class Shop(BaseHTTPRequestHandler):
-    """Answers as it is told, then with 200; a path of its own for each test.
+    """Responds as configured, then with 200; each test has its own path.
 
     An answer is a status, its headers, and a body for JSON, if there is one.
     """

@@ -20,7 +20,7 @@ from tests.support.signal_injection import LIBRARY, CutsIn
 SECONDS = 60.0
 """Before the watchdog prints the stacks and ends the process."""
 SOON = 5.0
-"""For a thread to do what it does at once."""
+"""For a thread to finish its next step."""
 
 FUTURES = Path(concurrent.futures.thread.__file__).parent
 SYNCHRONIZATION = {threading.__file__, queue.__file__}
@@ -58,7 +58,7 @@ class Interrupts(CutsIn):
         return code.co_filename in SYNCHRONIZATION or path.parent == FUTURES
 
 
-# Each is given what interrupts, and returns what it can see of what stayed behind.
+# Each takes the source of interrupts, and returns the leftovers that it finds.
 
 
 def attempt(interrupts):
@@ -218,7 +218,7 @@ SCENARIOS = {
 
 
 def after(scenario, number):
-    """What is left after one interrupt; and how often Python looked for a signal."""
+    """The leftovers after one interrupt, and the number of times Python checked for signals."""
     interrupts, left = Interrupts(number), []
     before = set(threading.enumerate())
 

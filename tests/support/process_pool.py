@@ -25,7 +25,7 @@ class Nursery:
         return self._here.recv()
 
     def warm(self, function, *arguments):
-        """Call it in the parent, which then has loaded what it needs."""
+        """Call it in the parent, which then has loaded its modules."""
         self._here.send((None, (function, *arguments)))
         self._here.recv()
 

@@ -41,7 +41,7 @@ class ValkeyStore:
         return list(self.client.scan_iter(f"{self.prefix}:*", count=1000))
 
     def row(self, key):
-        """What is kept under a key, or None; a fence alone is nothing."""
+        """The record of a key, or None; a fence alone is no record."""
         fields = self.client.hgetall(self.name(key))
         if "phase" not in fields:
             return None
@@ -66,7 +66,7 @@ class ValkeyStore:
         return seconds + rest / MICROSECONDS
 
     def age(self, seconds):
-        """Let so many seconds pass: every time in a key lies back by them, and its end does."""
+        """Simulate *seconds*: move every time in a key, and its expiry, back."""
         for name in self.names():
             fields = self.client.hgetall(name)
             for field in TIMES.values():
@@ -78,7 +78,7 @@ class ValkeyStore:
             self.client.pexpire(name, max(int(rest - seconds * 1000), 0))
 
     def spoil(self, key):
-        """Let the store refuse every step on the key, whether there is something or not."""
+        """Let the store reject every operation on the key."""
         self.client.set(self.name(key), "no context", ex=60)
 
     def clear(self):

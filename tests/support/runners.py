@@ -22,7 +22,7 @@ Way = Callable[..., Any]
 
 
 def made(attempts: int = 3, delay: float | None = None, **settings: Any) -> RetryTemplate:
-    """A template on virtual time: so many attempts, so many seconds between them."""
+    """A template on virtual time with N attempts and a fixed delay."""
     settings = {"policy": SimpleRetryPolicy(attempts), "clock": VirtualClock()} | settings
     if delay is not None:
         settings["backoff"] = FixedBackoff(delay)

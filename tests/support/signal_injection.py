@@ -19,7 +19,7 @@ LIBRARY = Path(retrytemplate.__file__).parent
 # After these the interpreter looks whether a signal has come.
 LOOKS = ("RESUME", "CALL_FUNCTION_EX")
 CALLS = ("CALL", "CALL_KW")  # ... where it leads out of Python code
-# One look in so many; which ones, is left to chance.
+# One check of STRIDE, selected at random.
 STRIDE = 1 if os.environ.get("RETRYTEMPLATE_TEST_EVERY_WAY") else 3
 
 
@@ -115,7 +115,7 @@ def is_ours(code):
 
 
 def in_finalizer(frame):
-    """Whether what is raised here goes nowhere."""
+    """Whether an exception raised here is ignored."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
@@ -127,13 +127,13 @@ def names(code):
 
 
 def left_behind(run, kind=Signal):
-    """What is left behind wherever a signal cuts in.
+    """The leftovers of a run, interrupted at each possible point.
 
-    :param run: given a ``CutsIn``, does its work in it, and says what is left.
+    :param run: takes a ``CutsIn``, does its work in it, and returns the leftovers.
     :param kind: of what the handler raises.
     """
     collects = gc.isenabled()
-    # What is cut off is collected here and now: not in another test, nor in another thread, where
+    # Interrupted frames are collected here: not in another test, nor in another thread, where
     # CPython 3.12 crashes over a generator that is traced.
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A backend that takes as long as it is told to, and what hears of its hedges."""
+"""A backend with configured response times, and a listener of its hedges."""
 
 from retrytemplate.control import ControlListener, Hedge
 from retrytemplate.testing import run, run_trio
@@ -23,7 +23,7 @@ class Heard(ControlListener):
 
 
 class Backend:
-    """Calls that take so many virtual seconds; with an exception, they fail with it after that."""
+    """Calls that take the given virtual seconds; with an exception, they fail after them."""
 
     def __init__(self, clock, *takes):
         self.clock = clock

@@ -39,7 +39,7 @@ class SQLStore:
             return result.mappings().all() if result.returns_rows else []
 
     def row(self, key):
-        """What is kept under a key, or None."""
+        """The record of a key, or None."""
         rows = self.sql("SELECT * FROM {0}_contexts WHERE key = :key", key=key)
         return rows[0] if rows else None
 
@@ -57,14 +57,14 @@ class SQLStore:
         return self.sql(in_dialect("SELECT ${now} AS now", self.kind, self.prefix))[0]["now"]
 
     def age(self, seconds):
-        """Let so many seconds pass: every time in the table lies back by them."""
+        """Simulate *seconds*: move every time in the table back."""
         self.sql(
             "UPDATE {0}_contexts SET lease_until = lease_until - :s, expires = expires - :s",
             s=float(seconds),
         )
 
     def spoil(self, key):
-        """Let the store refuse every step on the key, whether there is something or not."""
+        """Let the store reject every operation on the key."""
         self.sql("DROP TABLE {0}_contexts")
 
     def clear(self):

@@ -1,4 +1,4 @@
-"""A worker that is stopped in its callback, and goes on when its key is no longer its own."""
+"""A worker that is stopped in its callback, and continues after it lost its key."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def in_its_transaction(url, context, who):
 
 
 def comparing_the_fence(path, context, who):
-    """Write who it was, where nobody with a higher fence has been."""
+    """Write the worker's name, unless a higher fence was written."""
     connection = sqlite3.connect(path, isolation_level=None)
     statement = "UPDATE written SET who = ?, fence = ? WHERE fence < ?"
     connection.execute(statement, (who, context.fence, context.fence))
@@ -49,7 +49,7 @@ def engine(url):
 
 
 def stall(store, witness, way, target):
-    """Stop this process in the callback; write what came of it when it goes on."""
+    """Stop this process in the callback; write the result when it continues."""
 
     def handle(context):
         witness.add("in the callback", "m1")

@@ -1,4 +1,4 @@
-"""A database with a table that steps write to, and what has come of them there."""
+"""A database with a table that steps write to, and their results in it."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ class World:
         settings.setdefault("writer", writer)
         return ChunkStep(settings.pop("name", "copy"), **settings)
 
-    # What came of them.
+    # Results of runs.
 
     def rows(self):
         return self._column(self.out.c.id)

@@ -36,10 +36,10 @@ one_at_a_time = threading.Lock()
 
 @frozen
 class Hammer:
-    """What a worker needs to know; ``number`` is its own among the others.
+    """The settings of a worker; ``number`` is its index.
 
-    It hammers until the file *stop* appears; where that is None it sees to its share of the keys
-    until each has come to its end.  One that *stalls* stands still now and then.
+    It works until the file *stop* exists; without *stop* it works on its share of the keys until
+    all are finished.  A worker that *stalls* pauses at random.
     """
 
     url: str
@@ -53,7 +53,10 @@ class Hammer:
     def run(self):
         with blocking(self.url, prefix=self.prefix, lease=LEASE, timeout=20.0) as cache:
             template = RetryTemplate(
-                SimpleRetryPolicy(ATTEMPTS), cache=cache, name="h", listeners=[Tells(self.witness)]
+                SimpleRetryPolicy(ATTEMPTS),
+                cache=cache,
+                name="h",
+                listeners=[StoreErrorRecorder(self.witness)],
             )
             hands = [Hand(self, template, number) for number in range(THREADS)]
             for each in hands:
@@ -62,8 +65,8 @@ class Hammer:
                 each.join()
 
 
-class Tells(RetryListener):
-    """Tells the witness when the store is away while an execution goes on."""
+class StoreErrorRecorder(RetryListener):
+    """Records in the witness that the store is unavailable during an execution."""
 
     def __init__(self, witness):
         self.witness = witness
@@ -164,15 +167,15 @@ class Call:
         self.hand.witness.add("leave", self.key, kind=kind, fence=context.fence, how=how)
 
     def work(self):
-        """Nearly always short; now and then longer than a lease, or standing still for so long."""
+        """Mostly short; sometimes longer than a lease, or paused for longer than a lease."""
         self.hand.calls += 1
-        chance = self.hand.random.random()
-        if chance < 0.001:
+        draw = self.hand.random.random()
+        if draw < 0.001:
             time.sleep(PAST_LEASE)
-        elif self.hand.hammer.stalls and (self.hand.calls == FIRST_STALL or chance < 0.01):
+        elif self.hand.hammer.stalls and (self.hand.calls == FIRST_STALL or draw < 0.01):
             stand_still()
         else:
-            time.sleep(0.05 * chance**8)
+            time.sleep(0.05 * draw**8)
 
 
 def stand_still():

@@ -39,7 +39,7 @@ class Supervisor:
         return process
 
     def hammer(self, rows, trouble, *, stalling, mortal):
-        """Let workers run until they have written so many rows; half of them stand still at times.
+        """Let workers run until they have written the given rows; half of them pause at times.
 
         :param trouble: functions, each called once at a moment of its own.
         """

@@ -17,29 +17,29 @@ class Enough(Exception):
 
 
 def tasks_at_once(loop, breaker, number, places):
-    """So many tasks, none of which ends before all others have been refused: who came in, who not.
+    """Run *number* tasks that stay inside until all others are rejected; the counts of both.
 
-    The circuit has so many *places*.
+    The circuit has *places* permits.
     """
-    inside, refused = [], []
+    inside, rejected = [], []
 
     async def enter():
         inside.append(1)
-        while len(refused) < number - places:
+        while len(rejected) < number - places:
             await loop.checkpoint()
 
     async def work():
         try:
             await breaker.call_async(enter)
         except CircuitOpenError as error:
-            refused.append(error)
+            rejected.append(error)
 
     loop.run(lambda: loop.together(*[work] * number))
-    return len(inside), len(refused)
+    return len(inside), len(rejected)
 
 
 def cancelled_anywhere(loop, breaker, random, number, steps):
-    """So many tasks come and go, and are cancelled after so many steps of the loop."""
+    """Run *number* tasks, and cancel them after *steps* steps of the loop."""
 
     async def enter():
         for _ in range(random.randrange(4)):

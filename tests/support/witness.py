@@ -1,6 +1,6 @@
-"""A witness that is no store: rows that processes append to a file, in the order of what happened.
+"""A record of events outside of a store: rows that processes append to a file, in order.
 
-A row that was written stays, whatever becomes of the process in the next instant.
+A written row stays even if the process is killed immediately after.
 """
 
 import json
@@ -30,7 +30,7 @@ class Witness:
         os.write(self._file, text)
 
     def rows(self, *what, after=0):
-        """The rows behind so many, or those of these kinds only."""
+        """The rows after the first *after* ones; only those of the given kinds."""
         with open(self.path, "rb") as file:
             file.seek(after * LENGTH)
             rows = [json.loads(line) for line in file]

@@ -1,9 +1,9 @@
-"""What the rows of a witness say against a store: who held a key, what was counted and accepted.
+"""Checks of a store by the rows of a witness: holders of keys, counts, accepted results.
 
 A *call* is one of a key's callback or recovery; every one says when it begins which failures its
 context knows: its *past*.  Calls are in the order of their fences.
 
-- While one goes on no other begins, unless the first one is *gone*, and was delivered longer ago
+- During one call no other begins, unless the first one is *gone*, and was delivered longer ago
   than its lease; then it is not accepted either.
 - The past of a call is that of the call before, and then that one itself: as failed, if it failed;
   as lost, if it is gone and was delivered longer ago than its lease.  After that may stand only
@@ -11,12 +11,13 @@ context knows: its *past*.  Calls are in the order of their fences.
   past twice.
 - A past is empty again only after a call that was accepted, or may have been: it had returned a
   value, and is gone.
-- The recovery comes after so many failures, no callback does; after a recovery that is gone comes a
-  recovery with the same past.
+- The recovery comes after *attempts* failures, no callback does; after a recovery that is gone
+  comes a recovery with the same past.
 - The last call of a key was accepted.  A key whose success is remembered has no call after an
   accepted callback; after an accepted recovery it starts again.
 
-*Gone* is who was killed, or was told by the store that the key is lost or the store away.
+*Gone* is a process that was killed, or that received an error: its key is lost, or the store is
+unavailable.
 """
 
 from collections import Counter, defaultdict
@@ -99,8 +100,8 @@ class Hearing:
         return [call for calls in self.calls.values() for call in calls]
 
     def faults(self):
-        """What is not as it must be, as texts."""
-        yield from (f"an error that nobody has asked for: {row}" for row in self.of("trouble"))
+        """The violations, as texts."""
+        yield from (f"an unexpected error: {row}" for row in self.of("trouble"))
         for key, calls in self.calls.items():
             yield from self._overlaps(calls)
             yield from self._miscounts(calls)
@@ -110,11 +111,11 @@ class Hearing:
         return [row for row in self.rows if row["what"] == what]
 
     def _gone(self, pid, key):
-        """Whether nobody knows what became of the key in this process."""
+        """Whether the result of the key in this process is unknown."""
         return pid in self.killed or (pid, key) in self.excused
 
     def _overlaps(self, calls):
-        """Of a key's calls one goes on at a time, unless its lease was over and it heard of it."""
+        """A key has one call at a time, unless its lease expired and its process is gone."""
         going_on = []
         for call in sorted(calls, key=lambda call: call.begin):
             going_on = [other for other in going_on if other.end > call.begin]
@@ -140,7 +141,7 @@ class Hearing:
                 yield f"counted twice: {call}"
         for before, call in zip([None, *calls], calls, strict=False):
             if not any(self._follows(call, start) for start in self._pasts_after(before, call)):
-                yield f"{call}; what came before it is {before}"
+                yield f"{call}; the call before it is {before}"
 
     def _pasts_after(self, before, call):
         """What the past of a call may begin with."""
@@ -156,7 +157,7 @@ class Hearing:
             if gone and not self._too_early(before, call):
                 possible.append([*before.past, f"lost {before.worker}"])
         if gone and before.how == "value":
-            possible.append([])  # accepted maybe, and nobody came to say so
+            possible.append([])  # possibly accepted, but not recorded
         return possible
 
     def _follows(self, call, start):

@@ -54,7 +54,7 @@ class Pad:
         self.written = threading.Event()
 
     def through(self, value):
-        """What is on the pad after the value was written."""
+        """The content of the pad after the value was written."""
         if threading.current_thread() is threading.main_thread():
             return value
         with self.lock:
@@ -269,8 +269,8 @@ POLICIES = [
     (KeepsKeysOfNumbers, "test_the_state_is_json_and_decides_alike_elsewhere"),
     (RemembersOutside, "test_it_lets_go_of_failures"),
     (SharesAScratchPad, "test_threads_share_it"),
-    (SaysMaybe, "test_what_it_says_of_itself_has_the_right_form"),
-    (ShowsAnObject, "test_what_it_says_of_itself_has_the_right_form"),
+    (SaysMaybe, "test_its_properties_have_the_right_types"),
+    (ShowsAnObject, "test_its_properties_have_the_right_types"),
     (AnswersOnlyAtTheRoot, "test_it_decides_alike_as_a_member_of_a_tree"),
 ]
 
@@ -366,17 +366,17 @@ class HalfABackoff:
 
 BACKOFFS = [
     (HalfABackoff, "test_it_is_a_backoff"),
-    (DoublesForEver, "test_it_goes_on_for_a_long_time"),
+    (DoublesForEver, "test_it_supports_many_failures"),
     (OvershootsDownwards, "test_a_delay_is_a_finite_number_of_seconds_from_zero"),
     (SaysNow, "test_a_delay_is_a_finite_number_of_seconds_from_zero"),
     (DoublesInPlace, "test_a_state_is_never_changed_in_place"),
-    (CountsItsCalls, "test_the_same_chance_gives_the_same_delays"),
+    (CountsItsCalls, "test_the_same_random_numbers_give_the_same_delays"),
     (CountsItsCalls, "test_executions_do_not_mix"),
     (CountsItsCalls, "test_it_is_frozen"),
     (CountsItsCalls, "test_use_leaves_it_as_it_was"),
     (UsesMoreOfChance, "test_a_delay_is_a_finite_number_of_seconds_from_zero"),
-    (UsesTheModule, "test_all_chance_comes_from_the_source_that_it_is_given"),
-    (KeepsAnIterator, "test_the_state_is_json_and_goes_on_alike_elsewhere"),
+    (UsesTheModule, "test_it_uses_only_the_random_source_that_is_passed"),
+    (KeepsAnIterator, "test_state_is_json_that_continues_in_another_process"),
     (DelaysByTheFailure, "test_it_lets_go_of_failures"),
     (LiesAboutWaiting, "test_one_that_never_waits_has_no_delays"),
     (ResolvesToAnother, "test_reading_its_numbers_does_not_change_its_delays"),
@@ -388,7 +388,7 @@ BACKOFFS = [
 
 
 class CachesWhatItFinds:
-    """What it has seen becomes a rule for relatives."""
+    """A classified exception becomes a rule for related classes."""
 
     def __init__(self):
         self.rules = {}
@@ -599,7 +599,7 @@ class RefusesAll(Guard):
 
 
 class LeavesItsLockTaken(Budget):
-    """Whoever comes after a refusal would wait for ever; here it says so instead."""
+    """A call after a rejection would block; here it raises instead."""
 
     def __init__(self):
         super().__init__()
@@ -621,12 +621,12 @@ class NoGuard:
 
 GUARDS = [
     (NoGuard, "test_it_is_a_guard"),
-    (KeepsWhatItLent, "test_what_is_given_back_can_be_had_again"),
-    (KeepsWhatItLent, "test_an_interrupted_wait_is_given_back"),
-    (ChargesForRefusals, "test_a_refusal_takes_nothing"),
-    (RaisesSomethingElse, "test_calls_that_fail_again_and_again_meet_rejections_only"),
+    (KeepsWhatItLent, "test_a_released_reservation_can_be_reserved_again"),
+    (KeepsWhatItLent, "test_an_interrupted_wait_is_released"),
+    (ChargesForRefusals, "test_a_rejection_reserves_nothing"),
+    (RaisesSomethingElse, "test_repeated_failures_raise_rejections_only"),
     (RaisesOneObject, "test_every_rejection_is_an_object_of_its_own"),
-    (SaysComeBackYesterday, "test_a_rejection_says_when_to_come_back_or_nothing"),
+    (SaysComeBackYesterday, "test_a_rejection_has_a_valid_retry_after_or_none"),
     (RefusesAll, "test_a_first_call_is_admitted"),
     (LeavesItsLockTaken, "test_threads_share_it"),
 ]
@@ -719,8 +719,8 @@ LISTENERS = [
     (AsyncRaises, "test_calls_end_as_they_do_without_it"),
     (Vetoes, "test_calls_end_as_they_do_without_it"),
     (GivesUp, "test_calls_end_as_they_do_without_it"),
-    (NeedsOpen, "test_an_execution_that_another_listener_refuses_ends_as_it_does_without_it"),
-    (SwallowsTheEnd, "test_a_call_that_is_cut_off_ends_as_it_does_without_it"),
+    (NeedsOpen, "test_an_execution_vetoed_by_another_listener_ends_as_without_it"),
+    (SwallowsTheEnd, "test_a_cancelled_call_ends_as_without_it"),
     (PutsObjectsIntoAttributes, "test_executions_with_a_state_end_as_they_do_without_it"),
     (RaisesWhereTheStoreIsGone, "test_executions_with_a_state_end_as_they_do_without_it"),
     (KeepsTheError, "test_it_lets_go_of_failures"),
@@ -787,7 +787,7 @@ class IsNeverFresh(Memory):
 
 
 class DropsWhenFresh(Memory):
-    """Before it is known whether the attempt is given back."""
+    """Before the attempt is released or used."""
 
     def begin(self, key, *, worker, lease=None, fresh=False):
         claim = super().begin(key, worker=worker, lease=lease, fresh=fresh)
@@ -951,13 +951,13 @@ CACHES = [
     (RemembersRecoveries, "test_success_after_recovery_phase_forgets_the_key"),
     (
         ForgetsWhatItShouldKeep,
-        "test_what_is_kept_with_a_remembered_success_is_found_without_an_attempt",
+        "test_record_of_a_completed_key_is_found_without_an_attempt",
     ),
     (ForgetsOnRelease, "test_a_release_leaves_the_failures_as_they_were"),
     (ForgetsHalf, "test_forgetting_drops_everything_under_a_key"),
     (IsNeverFresh, "test_a_fresh_start_forgets_failures_and_remembered_success"),
-    (DropsWhenFresh, "test_a_release_of_a_fresh_start_leaves_what_was_there"),
-    (FailsBesideTheMark, "test_a_failure_of_a_fresh_start_replaces_what_was_there"),
+    (DropsWhenFresh, "test_release_of_a_fresh_start_keeps_the_record"),
+    (FailsBesideTheMark, "test_failure_of_a_fresh_start_replaces_the_record"),
     (TakesWhatItWantsFresh, "test_a_fresh_start_does_not_take_a_key_that_is_held"),
     (FoldsCase, "test_keys_that_differ_in_value_or_type_are_different_keys"),
     (CutsKeys, "test_keys_that_differ_in_value_or_type_are_different_keys"),
@@ -966,7 +966,7 @@ CACHES = [
     (StartsFencesAnew, "test_every_attempt_is_counted_before_it_runs"),
     (StartsFencesAnew, "test_the_holder_may_begin_its_next_attempt"),
     (ForgetsItsFences, "test_a_fence_grows_where_the_key_was_forgotten_too"),
-    (PassesOverConnections, "test_a_connection_that_is_none_is_refused"),
+    (PassesOverConnections, "test_an_invalid_connection_is_rejected"),
     (SwapsWithoutLooking, "test_a_shared_record_is_not_written_on_another_version"),
     (ReadsThenWrites, "test_concurrency_one_of_several_gets_a_key"),
     (ReadsThenWrites, "test_concurrency_no_failure_is_lost"),
@@ -1008,7 +1008,7 @@ ASYNC_CACHES = [
     (AsyncReadsThenWrites, "test_concurrency_one_of_several_gets_a_key"),
     (AsyncReadsThenWrites, "test_concurrency_no_failure_is_lost"),
     (AsyncDoesNotRemember, "test_a_remembered_success_is_not_done_again"),
-    (AsyncPassesOverConnections, "test_a_connection_that_is_none_is_refused"),
+    (AsyncPassesOverConnections, "test_an_invalid_connection_is_rejected"),
     (AsyncBelievesOldClaims, "test_a_forgotten_claim_writes_nothing"),
 ]
 
@@ -1109,7 +1109,7 @@ def test_frozen_means_that_no_attribute_can_be_replaced():
             base.check_frozen(wrong)
 
 
-def test_of_long_lists_the_first_difference_is_told_at_its_place():
+def test_first_difference_of_long_lists_is_reported_with_its_index():
     found = [[True] * 5000, [True] * 4000 + [False] * 1000]
     with pytest.raises(AssertionError) as caught:
         base.check_same(found, [[True] * 5000] * 2, "asked again")
@@ -1117,7 +1117,7 @@ def test_of_long_lists_the_first_difference_is_told_at_its_place():
 
 
 @pytest.mark.parametrize("value", [(1,), {1: 2}, {1, 2}, float("nan"), b"x", [object()]])
-def test_only_what_comes_back_the_same_counts_as_json(value):
+def test_value_changed_by_json_is_rejected(value):
     with pytest.raises(AssertionError, match="state must"):
         base.as_json(value)
 

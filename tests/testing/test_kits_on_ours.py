@@ -195,7 +195,7 @@ def test_ours(kit, make, test):
 
 
 @pytest.mark.parametrize("recorder", [Recorder, AsyncRecorder])
-def test_a_recorder_interferes_with_nothing_but_keeps_what_it_hears(recorder):
+def test_recorder_passes_the_kit_but_keeps_exceptions(recorder):
     assert list(kit_for(ListenerConformance, recorder).run_all()) == ["test_it_lets_go_of_failures"]
 
 

@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 @pytest.fixture(autouse=True)
 def real_waiting_is_a_failure(monkeypatch):
-    """Nothing in these tests may wait; and what they move on does not stay moved."""
+    """No test waits; the system's time is restored after each."""
 
     def wait(*args):
         raise AssertionError(f"a real wait: {args}")
@@ -50,7 +50,7 @@ def test_a_clock_waits_again_after_an_error():
     assert system._override is None
 
 
-def test_time_goes_on_by_what_was_skipped_and_by_what_really_passed():
+def test_time_advances_by_skipped_delays_and_real_time():
     clock = SystemClock()
     before, epoch = clock.monotonic(), clock.time()
     with no_waiting():

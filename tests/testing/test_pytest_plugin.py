@@ -54,18 +54,18 @@ def test_the_fixtures_remove_the_waiting_of_decorators_built_at_import(run_with_
 
         limited = RetryTemplate(TimeoutRetryPolicy(5 * HOUR), FixedBackoff(HOUR))
 
-        def refused(function):
+        def rejects(function):
             try:
                 function()
             except ValueError:
                 return True
 
         def test_sync(no_waiting):
-            assert refused(lambda: read("seventeen"))
+            assert rejects(lambda: read("seventeen"))
             assert no_waiting.sleeps == [HOUR, HOUR]
 
         def test_async(no_waiting):
-            assert refused(lambda: asyncio.run(read_async("seventeen")))
+            assert rejects(lambda: asyncio.run(read_async("seventeen")))
             assert no_waiting.sleeps == [HOUR, HOUR]
 
         def test_time_stands_still(retry_clock):
@@ -103,7 +103,7 @@ def test_a_kit_runs_as_a_test_class_and_explains_its_failures(run_with_plugin):
                 return Right()
 
         class TestWrong(BackoffConformance):
-            test_it_goes_on_for_a_long_time = None
+            test_it_supports_many_failures = None
 
             def make(self):
                 return Wrong()

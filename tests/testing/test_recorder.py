@@ -1,4 +1,4 @@
-"""Listeners that write down what they are told."""
+"""Listeners that record the calls of their hooks."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Chance, read from a list."""
+"""Random numbers from a list."""
 
 import itertools
 
@@ -28,12 +28,12 @@ def test_a_cycle_begins_again():
 
 
 @pytest.mark.parametrize("value", [1.0, 1, -0.1, float("nan"), "0.5", None])
-def test_numbers_that_no_source_gives_are_refused(value):
+def test_numbers_outside_the_range_are_rejected(value):
     with pytest.raises((TypeError, ValueError), match=r"values must be numbers in \[0, 1\)"):
         ScriptedRandom([0.5, value])
 
 
-def test_a_cycle_of_nothing_is_refused():
+def test_cycle_without_values_is_rejected():
     with pytest.raises(ValueError, match="at least one number"):
         ScriptedRandom([], cycle=True)
 

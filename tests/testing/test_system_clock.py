@@ -1,4 +1,4 @@
-"""The system's clock and its stop event; no sleep here comes to its end."""
+"""The system's clock and its stop event; every sleep is interrupted."""
 
 import asyncio
 import threading

@@ -89,7 +89,7 @@ def test_a_time_limit_ends_retries_that_wait_for_nothing():
     template = RetryTemplate(TimeoutRetryPolicy(10 * HOUR), FixedBackoff(HOUR))
     with no_waiting() as skipped:
         assert not template.outcome(refusing).ok
-    assert len(skipped.sleeps) in (10, 11)  # real time goes on beside the skipped
+    assert len(skipped.sleeps) in (10, 11)  # real time passes besides the skipped delays
 
 
 def test_retries_without_end_can_be_bounded_in_a_test():
@@ -139,7 +139,7 @@ def test_the_elapsed_time_ends_with_the_call():
     ("jitter", "delays"),
     [("full", [0.5, 0.5, 3.0]), ("equal", [0.75, 1.25, 3.5]), ("spring", [1.5, 2.5, 3.5])],
 )
-def test_jitter_is_exact_with_injected_chance(jitter, delays):
+def test_jitter_is_exact_with_injected_random_numbers(jitter, delays):
     virtual = VirtualClock()
     template = RetryTemplate(
         SimpleRetryPolicy(4),

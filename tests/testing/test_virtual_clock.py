@@ -36,7 +36,7 @@ def test_the_calendar_moves_with_the_clock():
     assert clock.time() == NEW_YEAR + 60
 
 
-def test_the_calendar_begins_where_it_is_told_to():
+def test_calendar_starts_at_the_given_epoch():
     assert VirtualClock(epoch=1000.0).time() == 1000.0
 
 
@@ -79,13 +79,13 @@ def test_an_asynchronous_sleep_is_interrupted_too():
         ({"interrupt_at": 1.5}, "interrupt_at"),
     ],
 )
-def test_senseless_settings_are_refused(arguments, field):
+def test_invalid_settings_are_rejected(arguments, field):
     with pytest.raises((TypeError, ValueError), match=field):
         VirtualClock(**arguments)
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "1", None, True])
-def test_senseless_delays_are_refused_and_not_recorded(delay):
+def test_invalid_delays_are_rejected_and_not_recorded(delay):
     clock = VirtualClock()
     with pytest.raises((TypeError, ValueError), match="delay"):
         clock.sleep(delay)
@@ -273,7 +273,7 @@ def test_closing_a_loop_that_used_threads_gives_no_warning():
 
 
 @pytest.mark.parametrize("grace", [-1, float("inf"), "long"])
-def test_a_senseless_grace_is_refused(grace):
+def test_invalid_grace_is_rejected(grace):
     with pytest.raises((TypeError, ValueError), match="grace"):
         virtual_loop(grace=grace)
     with pytest.raises((TypeError, ValueError), match="grace"):

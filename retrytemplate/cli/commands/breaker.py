@@ -46,7 +46,7 @@ DEFAULT_BREAKER = "calls:50"
 EXIT_REJECTING = 3
 
 DESCRIPTION = """\
-See how the circuits stand that the breakers of several processes share; find the settings of one.
+Show the state of the circuits that several processes share; try settings on recorded calls.
 """
 
 EPILOG = f"""\
@@ -55,10 +55,9 @@ examples:
   retrytemplate breaker replay calls.csv --breaker consecutive:5 --breaker calls:50
 
 exit codes:
-  0 done   1 the store cannot be reached, has no such circuit, or something else in its place;
+  0 done   1 the store cannot be reached, has no such circuit, or has other data under its key;
              the recording cannot be read
-  2 wrong use   {EXIT_REJECTING} a circuit refuses calls, where status was asked with --exit-code
-  130 interrupted
+  2 wrong use   {EXIT_REJECTING} status --exit-code: a circuit rejects calls   130 interrupted
 """
 
 STATUS_EPILOG = f"""\
@@ -67,20 +66,20 @@ examples:
   retrytemplate breaker status billing search --json | jq '.[] | select(.gauge > 0) | .name'
   {stores.STORE_VARIABLE}=redis://host/0 retrytemplate breaker status billing --exit-code
 
-The store is the one that your CircuitBreaker has.  A breaker without one is of its process alone,
-and nobody else can look at it.  Looking changes nothing: a circuit whose time is over stays open
-until the next call.
+Use the store of your CircuitBreaker.  A breaker without a store belongs to its process and cannot
+be shown.  Reading changes nothing: an open circuit whose reset timeout has expired stays open until
+the next call.
 
 gauge: 0 closed, 1 half_open, 2 open, 3 forced_open, -1 disabled, -2 metrics_only
 """
 
 REPLAY_EPILOG = """\
-The file has a call a line: CSV, if its name ends so, with a first line of names; else JSON objects.
-  time      when it began, in seconds from any moment
-  duration  seconds that it took
+One call per line: CSV with a header line if the file's name ends with .csv, else JSON objects.
+  time      start of the call in seconds, from any origin
+  duration  seconds of the call
   outcome   success, failure, ignored or cancelled
 
-breakers, the first setting needs no name:
+breakers; the first setting needs no name:
   calls:number=N, minimum_calls=N, failure_rate=SHARE, slow_rate=SHARE
   seconds:seconds=SECONDS, minimum_calls=N, failure_rate=SHARE, slow_rate=SHARE
   consecutive:number=N
@@ -96,34 +95,33 @@ examples:
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verb, to the command's parser."""
-    does = "how shared circuits stand; settings tried on calls that were recorded"
+    does = "show shared circuits; try settings on recorded calls"
     parser = add_command(subparsers, "breaker", does, DESCRIPTION, EPILOG)
     verbs = add_verbs(parser)
     shared = stores.options(of="the store of the circuits")
-    does = "how the circuits stand that processes share"
+    does = "show the state of shared circuits"
     add = add_verb(verbs, "status", does, STATUS_EPILOG, shared).add_argument
-    add("names", nargs="*", metavar="NAME", help="of circuits (default: all in the store)")
+    add("names", nargs="*", metavar="NAME", help="names of circuits (default: all in the store)")
     add(
         "--exit-code",
         action="store_true",
-        help=f"end with {EXIT_REJECTING} where one of them is open or half-open",
+        help=f"exit with {EXIT_REJECTING} if one of them is open or half-open",
     )
-    does = "let breakers see calls that were recorded: how often each opens, and what it refuses"
+    does = "replay recorded calls through breakers: openings and rejected calls of each"
     add = add_verb(verbs, "replay", does, REPLAY_EPILOG).add_argument
-    add("file", type=Path, metavar="FILE", help="the calls")
+    add("file", type=Path, metavar="FILE", help="the recorded calls")
     add("--breaker", action="append", metavar="SPEC", help=f"default: {DEFAULT_BREAKER}")
     add("--seed", type=int, default=1, metavar="N", help="of the jitter (default: %(default)s)")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """What the verb's verb comes to; the exit code."""
+    """Show or replay; the exit code."""
     return _status(args) if args.action == "status" else _replay(args)
 
 
 def _status(args: argparse.Namespace) -> int:
-    """Show how the circuits stand."""
-
+    """Show the state of the circuits."""
     found, wrong = load_circuits(args)
     if args.json:
         print_json([as_json(name, seen) for name, seen in found.items()])
@@ -136,7 +134,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    """Replay the recording with each breaker, and show what came of it."""
+    """Replay the recording through each breaker, and show the results."""
     from random import Random
 
     from attrs import evolve
@@ -146,7 +144,7 @@ def _replay(args: argparse.Namespace) -> int:
     tried = {spec: parse_breaker(spec) for spec in args.breaker or (DEFAULT_BREAKER,)}
     calls = list(read_calls(args.file))
     if not calls:
-        raise CommandFailed(f"{args.file}: no call is recorded")
+        raise CommandFailed(f"{args.file}: no calls are recorded")
     seen = {
         spec: replay(evolve(each, random=Random(args.seed)), calls) for spec, each in tried.items()
     }
@@ -165,8 +163,8 @@ def _print_json(seen: dict[str, Replayed]) -> None:
 
 HEADS = ("breaker", "opened", "again", "open for", "rejected", "good", "failures")
 LEGEND = (
-    "again: opened once more when it looked; open for: until it closed again;",
-    "good: rejected, and went well without the breaker; failures: let through",
+    "again: reopened by a half-open trial call; open for: total time until it closed again;",
+    "good: rejected, but successful without the breaker; failures: admitted calls that failed",
 )
 
 
@@ -237,7 +235,7 @@ BREAKERS = {
 def parse_breaker(text: str) -> CircuitBreaker:
     """The breaker that the text describes.
 
-    :raises UsageError: with what is allowed.
+    :raises UsageError: the text is not valid; the message names the allowed values.
 
     >>> parse_breaker("calls:20,failure_rate=0.5").failure_rate
     0.5
@@ -247,7 +245,7 @@ def parse_breaker(text: str) -> CircuitBreaker:
 
 
 def read_calls(path: Path) -> Iterator[RecordedCall]:
-    """The calls in a file: CSV where it is called so, else JSON lines.
+    """The calls in a file: CSV if its name ends with .csv, else JSON lines.
 
     :raises CommandFailed: it cannot be read.
     """
@@ -291,9 +289,9 @@ GAUGE_OPEN, GAUGE_HALF_OPEN = 2, 1
 
 
 def load_circuits(args: Namespace) -> tuple[dict[str, CircuitRecord], list[str]]:
-    """How those stand that the arguments name, or all; and what is wrong with the others.
+    """The records of the named circuits, or of all; and the errors of the others.
 
-    :raises UsageError: there is no URL, or none that can serve.
+    :raises UsageError: the URL is missing or not valid.
     :raises CommandFailed: the store cannot be reached.
     """
     from retrytemplate.control import RedisCircuitStore
@@ -301,7 +299,7 @@ def load_circuits(args: Namespace) -> tuple[dict[str, CircuitRecord], list[str]]
     url = stores.store_url(args, ALLOWED)
     family, driven = stores.parse_store_url(url)
     if family != stores.REDIS:
-        raise UsageError(f"--store: a URL {ALLOWED}: circuits are shared nowhere else")
+        raise UsageError(f"--store: must be a URL {ALLOWED}; other stores have no circuits")
     try:
         store = RedisCircuitStore(driven, prefix=args.store_prefix)
     except (TypeError, ValueError) as error:
@@ -331,13 +329,13 @@ def _load_named(
         else:
             if seen is not None:
                 found[name] = seen
-            elif names:  # else it went meanwhile
+            elif names:  # else it was deleted meanwhile
                 wrong.append(f"there is no circuit {name!r} in the store")
     return found, wrong
 
 
 def as_json(name: str, seen: CircuitRecord) -> dict[str, Any]:
-    """All that is known of one."""
+    """All fields of a circuit."""
     return {
         "name": name,
         "state": seen.state,
@@ -359,12 +357,12 @@ def as_json(name: str, seen: CircuitRecord) -> dict[str, Any]:
 
 
 def print_circuits(found: dict[str, CircuitRecord]) -> None:
-    """A line for each."""
+    """Print a line for each circuit."""
     from retrytemplate.cli.tables import Screen
 
     screen = Screen()
     if not found:
-        screen.say("No circuit is in the store.")
+        screen.say("The store has no circuits.")
         return
     rows = [_cells(name, seen) for name, seen in found.items()]
     screen.table(CIRCUIT_HEADS, rows, map(_style, found.values()), numbers=NUMBERS)

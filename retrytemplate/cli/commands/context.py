@@ -22,8 +22,8 @@ __all__ = ["add_parser", "run"]
 
 
 DESCRIPTION = """\
-Look into the store of a durable context cache: which keys have failed or are held, what happened
-to one of them; and drop keys.  Looking takes no claim, makes no table and changes nothing.
+List the keys in the store of a durable context cache, show the history of one, and drop keys.
+Reading takes no claim, creates no table and changes nothing.
 """
 
 EPILOG = """\
@@ -46,7 +46,7 @@ examples:
   retrytemplate context list --prefix charge/ --after charge/s:order-17 --limit 200
   {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate context list --json
 
-In the table a key that is too long for the terminal is cut in its middle; --json has it whole.
+The table shortens a key that is too long for the terminal in its middle; --json does not.
 """
 
 SHOW_EPILOG = """\
@@ -60,25 +60,25 @@ examples:
   retrytemplate context forget charge/s:order-17 --store sqlite:///retry.db
   retrytemplate context forget charge/s:order-17 charge/s:order-18 --yes
 
-What is forgotten begins anew with its next delivery: no failures, no history, and no memory of a
-success.  A key that is held is forgotten too; what its holder writes at the end is refused.
+The next delivery of a forgotten key starts from scratch: without failures, history or completion
+marker.  A key that is held is forgotten too; the final write of its holder is rejected.
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    does = "look at what a durable context cache keeps, and drop keys"
+    does = "list, show and drop the keys of a durable context cache"
     parser = add_command(subparsers, "context", does, DESCRIPTION, EPILOG)
     verbs = add_verbs(parser)
-    listing = add_verb(verbs, "list", "the keys, a line each", LIST_EPILOG, stores.options())
+    listing = add_verb(verbs, "list", "list the keys", LIST_EPILOG, stores.options())
     add = listing.add_argument
-    add("--prefix", default="", metavar="TEXT", help="only keys that begin with it")
-    add("--after", default="", metavar="KEY", help="begin behind this key: the next page")
+    add("--prefix", default="", metavar="TEXT", help="only keys with this prefix")
+    add("--after", default="", metavar="KEY", help="the next page: keys after this one")
     add_limit(listing, "keys")
     showing = add_verb(
         verbs,
         "show",
-        "what is kept under a key, its history included",
+        "show the record of a key and its history",
         SHOW_EPILOG,
         stores.options(),
     )
@@ -86,7 +86,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     forgetting = add_verb(
         verbs,
         "forget",
-        "drop keys, and all that is kept under them",
+        "drop keys and their records",
         FORGET_EPILOG,
         stores.options(),
     )
@@ -108,7 +108,7 @@ def _list(args: argparse.Namespace, entries: ContextInspector) -> int:
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
-    """The entry as JSON without what makes it long."""
+    """The entry as JSON without its long fields."""
     whole = entry.as_json()
     return {name: value for name, value in whole.items() if name not in ("history", "attributes")}
 
@@ -116,7 +116,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 def _show(args: argparse.Namespace, entries: ContextInspector) -> int:
     entry = entries.find(args.key)
     if entry is None:
-        raise CommandFailed(f"nothing is kept under {args.key!r}")
+        raise CommandFailed(f"no record of the key {args.key!r}")
     print_item(args, entry, entry.key, _record_facts(entry), entry.record.history)
     return 0
 
@@ -125,7 +125,7 @@ def _forget(args: argparse.Namespace, entries: ContextInspector) -> int:
     asked = {key: entries.find(key) for key in args.keys}
     found = {key: entry for key, entry in asked.items() if entry is not None}
     if found and not args.yes and not confirm(f"Forget {_keys(found)}?", _facts(found)):
-        raise CommandFailed("nothing is forgotten")
+        raise CommandFailed("no key is forgotten")
     for key in found:
         entries.forget(key)
     unknown = [key for key in asked if key not in found]
@@ -134,7 +134,7 @@ def _forget(args: argparse.Namespace, entries: ContextInspector) -> int:
     else:
         print(f"{_keys(found)} forgotten")
     if unknown:
-        raise CommandFailed(f"nothing is kept under {', '.join(map(repr, unknown))}")
+        raise CommandFailed(f"no record of the key {', '.join(map(repr, unknown))}")
     return 0
 
 
@@ -174,7 +174,7 @@ def _age_or_lease(entry: Entry) -> str:
 
 
 def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
-    """What is said of a key before its attempts."""
+    """The facts of a key, without its attempts."""
     record, now = entry.record, entry.now
     yield "phase", _phase(entry)
     if entry.worker is not None and entry.lease_until is not None:
@@ -208,18 +208,18 @@ def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
 def _phase(entry: Entry) -> str:
     record = entry.record
     if entry.lost:
-        return "attempting, lost: the worker did not report before its lease was over"
+        return "attempting, lost: the lease expired before the worker reported a result"
     if entry.phase == "idle" and (not record.retry_allowed or record.gave_up):
         return "idle, no attempt left: the next delivery recovers"
     return entry.phase
 
 
 def _failure(failure: RecordedFailure | None) -> str:
-    told = []
+    texts = []
     while failure is not None:
-        told.append(with_text(failure.type_name, failure.message))
+        texts.append(with_text(failure.type_name, failure.message))
         failure = failure.cause
-    return ", from ".join(told)
+    return ", from ".join(texts)
 
 
 def _json(value: Any) -> str:
@@ -234,5 +234,5 @@ KEYS: Listing[Entry] = Listing(
     style=_style,
     as_json=_summary,
     cursor=lambda entry: entry.key,
-    empty="No such key is kept.",
+    empty="No such key.",
 )

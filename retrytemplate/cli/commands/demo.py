@@ -77,8 +77,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the job; the exit code."""
-
+    """Run the demo; the exit code."""
     screen = None if args.json else Screen()
     job = _prepare(args)
     with stopped_by_signals(job.step.stop, print_stderr if screen is None else screen.notice):
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> Job:
-    """Everything that wrong use can stop, before anything is written."""
+    """Check all arguments before anything is written."""
     from retrytemplate.demo import (
         DatabaseRefused,
         Job,
@@ -193,9 +192,9 @@ ANSWERS = {
     "unavailable": "not now (503)",
     "reset": "connection reset",
     "slow": "too slow",
-    "refused": "refused (4xx)",
+    "rejected": "rejected (4xx)",
 }
-"""The kinds of answers, as the service names them, and for people."""
+"""The kinds of responses: as the service names them, and as printed."""
 
 LONGEST_BAR = 36
 
@@ -205,11 +204,11 @@ class Screen:
 
     def __init__(self) -> None:
         self.console = console("the progress bar (without --json)")
-        self._notice: str | None = None  # drawn in the bar, if there is one
+        self._notice: str | None = None  # shown in the bar, if there is one
 
     @contextmanager
     def watching(self, job: Job) -> Iterator[Callable[[Tally], None]]:
-        """What to tell of every line: a live bar in a terminal, lines elsewhere."""
+        """The listener of the tally: a live bar in a terminal, lines elsewhere."""
         where = f"{job.service.host}:{job.service.port}"
         self._say(f"Pricing {job.tally.total} lines at {where}, seed {job.service.seed}")
         if self.console.file.isatty() and os.environ.get("TERM") != "dumb":
@@ -219,7 +218,7 @@ class Screen:
             yield self._plain_lines()
 
     def notice(self, text: str) -> None:
-        """Show a line beside the progress; a signal handler may."""
+        """Show a line of text; safe in a signal handler."""
         if self._notice is None:
             print_stderr(text)
         else:
@@ -265,13 +264,13 @@ class Screen:
             yield watch
 
     def _plain_lines(self) -> Callable[[Tally], None]:
-        told = 0
+        shown = 0
 
         def watch(tally: Tally) -> None:
-            nonlocal told
+            nonlocal shown
             tenth = 10 * tally.over // max(1, tally.total)
-            if tenth > told:
-                told = tenth
+            if tenth > shown:
+                shown = tenth
                 self._say(
                     f"{tally.over:>6} of {tally.total}: {tally.written} written, "
                     f"{tally.failures} failed attempts, {tally.dead_lettered} dead-lettered"

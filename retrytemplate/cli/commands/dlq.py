@@ -34,12 +34,12 @@ __all__ = ["LETTERS", "add_parser", "run"]
 
 
 ANY = "any"
-# Failures of a replay that are printed; the letters have all of them.
+# Largest number of failures of a replay that are printed; the letters have all of them.
 SHOWN = 20
 
 DESCRIPTION = """\
-Look at the dead letters of chunk steps: the items that were given up, each with its payload and the
-history of its attempts; replay them when the cause is mended, or discard them.
+List and show the dead letters of chunk steps: failed items with their payload and the history of
+their attempts.  Replay them after the cause is fixed, or discard them.
 """
 
 EPILOG = """\
@@ -62,7 +62,7 @@ examples:
   retrytemplate dlq list --state any --after 17 --limit 200
   {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate dlq list --json
 
-In the table what is too long for the terminal is cut; show and --json have it whole.
+The table truncates text that is too long for the terminal; show and --json do not.
 """
 
 SHOW_EPILOG = """\
@@ -76,8 +76,8 @@ examples:
   retrytemplate dlq discard 17 18 --reason "test orders" --store sqlite:///jobs.db
   retrytemplate dlq discard 17 --by ada --reason "paid by hand" --json
 
-What is discarded stays, with who decided it, when and why.  Done twice it changes nothing more; a
-letter that was replayed is not discarded.
+A discarded letter stays in the journal, with the operator, time and reason.  Discarding it again
+changes nothing; a replayed letter is not discarded.
 """
 
 EXPORT_EPILOG = """\
@@ -85,7 +85,7 @@ examples:
   retrytemplate dlq export --store sqlite:///jobs.db > letters.jsonl
   retrytemplate dlq export --state any --phase write
 
-A letter a line, as JSON with all that is known of it.  A summary goes to standard error.
+One letter per line, as JSON with all its fields.  A summary goes to standard error.
 """
 
 REPLAY_EPILOG = """\
@@ -95,38 +95,43 @@ examples:
   retrytemplate dlq replay job.py:step --error PriceError --json
 
 Each item of an open letter is processed and written as if it were read again, in one transaction
-with its letter: a letter is replayed once.  What fails again stays open, with those attempts in its
-history.  Items that killed their process are replayed only where their letters are named.
+with its letter: a letter is replayed once.  An item that fails again stays open, with the new
+attempts in its history.  Items that crashed their process are replayed only if their letters are
+named.
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    does = "look at dead letters, replay and discard them"
+    does = "list, show, replay and discard dead letters"
     parser = add_command(subparsers, "dlq", does, DESCRIPTION, EPILOG)
     verbs = add_verbs(parser)
-    listing = add_verb(
-        verbs, "list", "the letters, a line each", LIST_EPILOG, stores.journal_options()
-    )
+    listing = add_verb(verbs, "list", "list the letters", LIST_EPILOG, stores.journal_options())
     _add_filters(listing)
     listing.add_argument(
-        "--after", type=row_number, default=0, metavar="ID", help="begin behind it: the next page"
+        "--after",
+        type=row_number,
+        default=0,
+        metavar="ID",
+        help="the next page",
     )
     add_limit(listing, "letters")
     showing = add_verb(
-        verbs, "show", "all that is known of a letter", SHOW_EPILOG, stores.journal_options()
+        verbs, "show", "show all facts of a letter", SHOW_EPILOG, stores.journal_options()
     )
     showing.add_argument("id", type=row_number, metavar="ID")
     discarding = add_verb(
         verbs,
         "discard",
-        "decide that nothing more is to be done",
+        "close letters without a replay",
         DISCARD_EPILOG,
         stores.journal_options(),
     )
     discarding.add_argument("ids", type=row_number, nargs="+", metavar="ID")
-    discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
-    discarding.add_argument("--reason", required=True, metavar="TEXT", help="stays with the letter")
+    discarding.add_argument(
+        "--by", metavar="NAME", help="the operator (default: the user who is logged in)"
+    )
+    discarding.add_argument("--reason", required=True, metavar="TEXT", help="stored with it")
     does = "write letters as lines of JSON"
     _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, stores.journal_options()))
     does = "process and write the items of open letters"
@@ -135,7 +140,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("which letters").add_argument
+    add = parser.add_argument_group("filters").add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
     add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
     add(
@@ -145,7 +150,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         help="only those in this state (default: %(default)s)",
     )
     _add_common_filters(add)
-    add("--phase", choices=PHASES, help="only those that failed at this at last")
+    add("--phase", choices=PHASES, help="only those whose last failure was in this phase")
 
 
 def _add_common_filters(add: Any) -> None:
@@ -155,11 +160,11 @@ def _add_common_filters(add: Any) -> None:
 
 
 def _add_replaying(parser: argparse.ArgumentParser) -> None:
-    add_step(parser, "use replay_async(), where it cannot be seen that it is needed")
+    add_step(parser, "use replay_async(), if asynchronous components are not detected")
     add = parser.add_argument
     add("ids", type=row_number, nargs="*", metavar="ID", help="only these letters")
     _add_common_filters(add)
-    add("--by", type=text, metavar="NAME", help="who replays them (default: who is logged in)")
+    add("--by", type=text, metavar="NAME", help="the operator (default: the user who is logged in)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -250,22 +255,22 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _missed(report: ReplayReport, ids: Sequence[int]) -> int:
-    """Say which letters are not replayed; the exit code."""
+    """Print the letters that were not replayed; the exit code."""
     known = {*report.replayed, *report.failed, *report.skipped}
     missed = {
         "failed again": report.failed,
         "skipped": report.skipped,
         "no open letter of this step": [each for each in ids if each not in known],
     }
-    if report.error is not None:  # which of the others are open was not seen
+    if report.error is not None:  # the replay did not check whether the others are open
         del missed["no open letter of this step"]
-    for what, which in missed.items():
-        if which:
-            print(f"retrytemplate dlq: {what}: {_ids(which)}", file=sys.stderr)
+    for reason, letters in missed.items():
+        if letters:
+            print(f"retrytemplate dlq: {reason}: {_ids(letters)}", file=sys.stderr)
     for letter, why in list(report.failures.items())[:SHOWN]:
         print(f"retrytemplate dlq: letter {letter}: {one_line(why)}", file=sys.stderr)
     if report.error is not None:
-        raise CommandFailed(f"the replay has ended before its time: {report.error}")
+        raise CommandFailed(f"the replay stopped early: {report.error}")
     return 1 if any(missed.values()) else 0
 
 
@@ -303,7 +308,7 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     yield "item", f"{letter.source}, number {letter.number}"
     again = "" if letter.ordinal == 1 else f", number {letter.ordinal} of this key"
     yield "key", f"{letter.key}{again}"
-    yield "payload", letter.payload if letter.replayable else f"{letter.payload} (its text alone)"
+    yield "payload", letter.payload if letter.replayable else f"{letter.payload} (text only)"
     yield "phase", letter.phase
     yield "failure", with_text(letter.error_type, letter.error_message)
     if letter.code_version is not None:
@@ -327,5 +332,5 @@ LETTERS: Listing[DeadLetter] = Listing(
     style=_style,
     as_json=_summary,
     cursor=lambda letter: letter.id,
-    empty="There is no such letter.",
+    empty="No such letter.",
 )

@@ -31,8 +31,8 @@ __all__ = ["add_parser", "run"]
 
 
 DESCRIPTION = """\
-List the messages of chunk steps that wait in the outbox, and send them.  A message waits until it
-was sent: after its chunk, by the next run of its step, by a replay, or by this command.
+List the unsent messages in the outbox of chunk steps, and send them.  A message is sent after its
+chunk, by the next run of its step, by a replay, or by this command.
 """
 
 EPILOG = """\
@@ -59,25 +59,31 @@ examples:
   retrytemplate outbox send job.py:step
   retrytemplate outbox send job.py:step --json
 
-The messages are sent in order, with the retries of the step.  Behind one that cannot be sent the
-others of its run wait.  A run that is in progress sends its messages itself.  Every message is sent
-at least once: the receiver drops an id that it knows.
+The messages are sent in order, with the retries of the step.  If one cannot be sent, the later
+messages of its run stay unsent.  A run in progress sends its messages itself.  Every message is
+sent at least once: the receiver must drop an id that it has already seen.
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    does = "list the messages that wait, and send them"
+    does = "list and send the unsent messages"
     parser = add_command(subparsers, "outbox", does, DESCRIPTION, EPILOG)
     verbs = add_verbs(parser)
-    does = "the messages that wait, a line each"
+    does = "list the unsent messages"
     listing = add_verb(verbs, "list", does, LIST_EPILOG, stores.journal_options())
     add = listing.add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
     add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
-    add("--after", type=row_number, default=0, metavar="NUMBER", help="the next page")
+    add(
+        "--after",
+        type=row_number,
+        default=0,
+        metavar="NUMBER",
+        help="the next page",
+    )
     add_limit(listing, "messages")
-    awaited = "use send_outbox_async(), for a send function that must be awaited"
+    awaited = "use send_outbox_async(), for an asynchronous send function"
     add_step(add_verb(verbs, "send", "send the messages of a step", SEND_EPILOG), awaited)
     return parser
 
@@ -135,5 +141,5 @@ MESSAGES: Listing[UnsentMessage] = Listing(
     style=lambda message: None if message.problem is None else DAMAGED,
     as_json=lambda message: message.as_json(),
     cursor=lambda message: message.number,
-    empty="No message waits.",
+    empty="No unsent messages.",
 )

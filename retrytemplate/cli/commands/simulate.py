@@ -37,8 +37,8 @@ MOST = 1_000_000
 LONGEST_RUN = 10_000
 
 DESCRIPTION = """\
-Let every attempt fail, many times over, on virtual time: what is waited before each retry and in
-all, and the longest that one call can take.  --backoff may be given more than once, to compare.
+Simulate calls whose attempts all fail, on virtual time: the delay before each retry, the total
+delay, and the worst case of one call.  Repeat --backoff to compare several.
 """
 
 
@@ -76,16 +76,16 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="how long every attempt takes (default: no time at all)",
+        help="duration of each attempt (default: %(default)s)",
     )
     add(
         "--at-most",
         type=whole_number(LONGEST_RUN),
         default=100,
         metavar="N",
-        help="attempts after which a run that does not end is cut off (default: %(default)s)",
+        help="largest number of attempts of a run (default: %(default)s)",
     )
-    add("--png", type=Path, metavar="FILE", help="draw the picture into a file, too")
+    add("--png", type=Path, metavar="FILE", help="also draw a picture into this file")
     add("--json", action="store_true", help="print the numbers as JSON")
     return parser
 
@@ -160,13 +160,13 @@ def _seconds(text: str) -> float:
 
 # Digits after the point for seconds below a limit.
 DECIMALS = ((1, 3), (10, 2), (100, 1))
-# Seconds (31 years) from which on an exponent says more than the figures.
+# Seconds (31 years) from which a number has an exponent.
 EXPONENT_FROM = 1e9
 
 
 @frozen
 class Quantiles:
-    """Where some values lie: the ends, the middle, and where all but a tenth are below or above."""
+    """Minimum, 10th percentile, median, 90th percentile and maximum of some values."""
 
     least: float
     tenth: float
@@ -182,7 +182,7 @@ class Quantiles:
 
 @frozen
 class Retry:
-    """The retry of one number: how many runs came to it, its delay, and what was waited by then."""
+    """The retries of one number: the runs that reached it, their delays and total delays."""
 
     number: int
     runs: int
@@ -192,7 +192,7 @@ class Retry:
 
 @frozen
 class Run:
-    """What was simulated for one backoff."""
+    """The simulation of one backoff."""
 
     backoff: str
     simulation: Simulation
@@ -212,7 +212,7 @@ class Run:
             yield Retry(place + 1, len(pairs), Quantiles.of(delays), Quantiles.of(sums))
 
     def as_json(self) -> dict[str, Any]:
-        """The numbers as JSON values: what nothing bounds is null."""
+        """The numbers as JSON values: an unbounded one is null."""
         return {
             "backoff": self.backoff,
             "cut": self.simulation.cut,
@@ -224,14 +224,14 @@ class Run:
 
 
 def _finite(value: Any) -> Any:
-    """The same without infinity, which JSON does not know."""
+    """The value with null for infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def seconds(value: float, scale: float | None = None) -> str:
-    """Seconds to about three figures of *scale* (of the value itself), as long as one reads them.
+    """Seconds with about three significant digits of *scale*, by default of the value.
 
     >>> seconds(0.2), seconds(12.345), seconds(0.2, scale=30.0), seconds(0.0), seconds(1e300)
     ('0.200', '12.3', '0.2', '0', '1e+300')
@@ -245,10 +245,10 @@ def seconds(value: float, scale: float | None = None) -> str:
     return f"{value:.{places}f}"
 
 
-# A long simulation shows its first retries and its last ones.
+# Numbers of first and last retries that a long simulation shows.
 FIRST, LAST = 12, 3
 BINS = 12
-# The widest and the narrowest drawing, and what a histogram needs beside its bars.
+# Limits of the width of a drawing, and the width of a histogram without its bars.
 MAX_WIDTH, MIN_WIDTH = 60, 12
 LABELS_WIDTH = 30
 LEGEND = "░ min to max   ▒ p10 to p90   █ p50\n"
@@ -258,13 +258,13 @@ PLAIN = str.maketrans("░▒█", ".:#", EIGHTHS.strip())
 
 @frozen
 class AsciiPlot:
-    """Draws with characters, *width* of them; with ASCII ones where it must be *plain*."""
+    """Draws with *width* characters; with ASCII characters if *plain*."""
 
     width: int
     plain: bool = False
 
     def strip(self, spread: Quantiles, scale: float) -> str:
-        """Where the values lie between 0 and *scale*: all ``░``, eight of ten ``▒``, median ``█``.
+        """The values between 0 and *scale*: all ``░``, p10 to p90 ``▒``, median ``█``.
 
         >>> from retrytemplate.cli.commands.simulate import Quantiles
         >>> AsciiPlot(9).strip(Quantiles(0.0, 1.0, 2.0, 3.0, 4.0), 4.0)
@@ -293,12 +293,12 @@ class AsciiPlot:
         return round(value / scale * (self.width - 1)) if scale else 0
 
     def translate(self, text: str) -> str:
-        """The text in the characters that may be used."""
+        """The text in the allowed characters."""
         return text.translate(PLAIN) if self.plain else text
 
 
 def show(runs: Sequence[Run], policy: str) -> None:
-    """Print what was simulated, one backoff after the other, all strips on one scale."""
+    """Print the simulations, all strips on one scale."""
     screen = console("the table (there is --json, too)")
     scale = max((run.simulation.delays[-1] for run in runs if run.simulation.delays), default=0.0)
     for run in runs:
@@ -320,7 +320,7 @@ def _plot(console: Console) -> AsciiPlot:
 
 @frozen
 class _Strip:
-    """A cell of the table: as wide as the table has room for."""
+    """A cell of the table that fills the width of its column."""
 
     spread: Quantiles
     scale: float
@@ -372,14 +372,14 @@ def _histogram(console: Console, run: Run) -> Iterator[str]:
     totals = run.simulation.totals
     low, high = totals[0], totals[-1]
     width = (high - low) / BINS
-    # All the same; or so few, or so many, that no float can tell the bins apart.
+    # All totals are equal, or floats cannot separate the bins.
     if not 1e-9 * high < high - low < inf or not width:
         return
     counts = [0] * BINS
     for total in totals:
         counts[min(int((total - low) / width), BINS - 1)] += 1
     pen = _plot(console)
-    yield "waited in all, runs"
+    yield "total delay, runs"
     for number, count in enumerate(counts):
         ends = (seconds(low + place * width, high) for place in (number, number + 1))
         yield "{:>7} to {:>7} s  {} {}".format(*ends, pen.bar(count / max(counts)), count)
@@ -389,21 +389,21 @@ def _histogram(console: Console, run: Run) -> Iterator[str]:
 def _summary(run: Run) -> Iterator[str]:
     total, worst = run.total, run.worst
     if not run.retries:
-        yield "No retry, no wait."
+        yield "No retries."
     elif total.most == 0:
-        yield "No wait: every retry follows at once."
+        yield "No delays: each retry follows immediately."
     else:
         yield (
-            f"waited in all  median {_axis_seconds(total.median)}, 90 % within "
+            f"total delay    median {_axis_seconds(total.median)}, 90 % within "
             f"{_axis_seconds(total.ninetieth)}, longest {_axis_seconds(total.most)}"
         )
     attempts = "unbounded" if worst.attempts is None else worst.attempts
     yield (
         f"worst case     attempts {attempts}, waiting {_axis_seconds(worst.waiting)}, "
-        f"in all {_axis_seconds(worst.duration)}"
+        f"total {_axis_seconds(worst.duration)}"
     )
     if run.simulation.cut:
-        yield f"cut off        {run.simulation.cut} runs that would have gone on; see --at-most"
+        yield f"truncated      {run.simulation.cut} runs reached --at-most"
 
 
 def _axis_seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The picture of ``simulate``: the delays before each retry, and what is waited in all."""
+"""The picture of ``simulate``: the delay before each retry, and the total delay."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-# Told apart also by those who see colours differently (P. Green-Armytage, M. Okabe and K. Ito).
+# Distinguishable with colour blindness (P. Green-Armytage, M. Okabe and K. Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 INK, GRID = "#333333", "#dddddd"
 COLUMNS = {1: 1, 2: 2, 4: 2}
 MOST_COLUMNS = 3
 PANEL = 3.4, 2.4
-# Few retries do not fill a panel: their bars would look like walls.
+# Smallest number of bars that a panel is divided into, so that bars stay narrow.
 FEWEST_PLACES = 6
 LEGEND = "light: min to max, dark: p10 to p90, line: p50"
 DPI = 90
-# Seconds; sums of more would come near the largest float, and the axes with them.
+# Seconds; longer delays could overflow the floats of the axes.
 LONGEST = 1e100
-# A name is broken before the setting that would carry it past this many characters.
+# A longer name is wrapped before a setting.
 NAME_WIDTH = 40
 
 
 def draw(runs: Sequence[Run], policy: str, path: Path) -> None:
-    """Draw what was simulated into a PNG file.
+    """Draw the simulations into a PNG file.
 
-    :raises OSError: where the file cannot be written.
-    :raises UsageError: for delays that no axis can hold.
+    :raises OSError: the file cannot be written.
+    :raises UsageError: the delays are too long for an axis.
     """
     longest = max((run.simulation.delays[-1] for run in runs if run.retries), default=0.0)
     if longest > LONGEST:
@@ -63,7 +63,7 @@ def draw(runs: Sequence[Run], policy: str, path: Path) -> None:
 
 
 def _scale(panel: Any, runs: Sequence[Run], longest: float) -> None:
-    """One scale for all backoffs, with room above what is capped."""
+    """Set the same scale for all backoffs, with a margin above the longest delay."""
     most = max(len(run.retries) for run in runs)
     panel.set_ylim(0, longest * 1.06 or 1.0)
     panel.set_xlim(0.4, max(most, FEWEST_PLACES) + 0.6)
@@ -74,7 +74,7 @@ def _colour(place: int) -> str:
 
 
 def _delays(panel: Any, run: Run, colour: str) -> None:
-    """A bar for each retry: all of its delays, eight of ten of them, and the middle one."""
+    """Draw a bar for each retry: all delays, p10 to p90, and the median."""
     _plain(panel)
     panel.set_title(_broken(run.backoff), fontsize=8, loc="left")
     numbers = [retry.number for retry in run.retries]
@@ -99,7 +99,7 @@ def _middles(panel: Any, numbers: list[int], spreads: list[Quantiles]) -> None:
 
 
 def _totals(panel: Any, runs: Sequence[Run]) -> None:
-    """For each backoff the share of runs that waited at most so long."""
+    """Draw the cumulative share of runs over the total delay, for each backoff."""
     _plain(panel)
     for place, run in enumerate(runs):
         totals = run.simulation.totals
@@ -112,7 +112,7 @@ def _totals(panel: Any, runs: Sequence[Run]) -> None:
             linewidth=1.5,
             label=run.backoff,
         )
-    panel.set_xlabel("waited in all, s")
+    panel.set_xlabel("total delay, s")
     panel.set_ylabel("share of runs")
     panel.set_xlim(left=0)
     panel.set_ylim(0, 1.02)
@@ -126,7 +126,7 @@ def _plain(panel: Any) -> None:
 
 
 def _broken(name: str) -> str:
-    """The name, on more than one line where it is long."""
+    """The name, wrapped if it is long."""
     lines = [""]
     for part in name.split(","):
         if lines[-1] and len(lines[-1]) + len(part) > NAME_WIDTH:

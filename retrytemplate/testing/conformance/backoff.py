@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random as global_chance
+import random as global_random
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["BackoffConformance"]
 
 LARGEST_DRAW = 1 - 2**-53
-"""The largest number that a source of chance gives."""
+"""The largest number of a random source."""
 DRAWS = (0.5, 0.0, LARGEST_DRAW, 0.25, 0.75)
 LONG_RUN = 2000
-"""Long enough for a power of two to leave the range of a float."""
+"""Steps after which a power of two overflows a float."""
 
 
 class CyclingRandom:
-    """A source of chance that has ``random()`` and nothing else."""
+    """A random source with ``random()`` only."""
 
     __slots__ = ("_draws", "_turn")
 
@@ -51,20 +51,20 @@ def delays(
     backoff: Backoff,
     failures: Sequence[BaseException],
     number: int = 12,
-    chance: Any = None,
+    random: Any = None,
     travel: Callable[[Any], Any] = identity,
 ) -> Iterator[Delay]:
-    """The first delays of one execution whose failures come in turn."""
-    chance = CyclingRandom() if chance is None else chance
+    """The first delays of one execution that repeats the failures in order."""
+    random = CyclingRandom() if random is None else random
     state = travel(backoff.start())
     for turn in range(number):
-        delay, state = backoff.next(state, failures[turn % len(failures)], chance)
+        delay, state = backoff.next(state, failures[turn % len(failures)], random)
         state = travel(state)
         yield delay
 
 
 class BackoffConformance(FrozenConformance):
-    """Tests for a ``Backoff``: delays that can be slept, from state that can travel.
+    """Tests for a ``Backoff``: delays are valid, state is portable JSON.
 
     >>> from retrytemplate import Backoff
     >>> class Linear(Backoff):
@@ -84,7 +84,7 @@ class BackoffConformance(FrozenConformance):
         """A new backoff, equal to every other that this makes."""
 
     def courses(self) -> list[list[BaseException]]:
-        """The failures of the executions that are tried: one kind again and again, and all."""
+        """The failures of the executions: one kind repeated, and all in order."""
         return [[failure] for failure in self.failures_to_try] + [list(self.failures_to_try)]
 
     def all_delays(self, backoff: Backoff, **options: Any) -> list[list[Delay]]:
@@ -98,7 +98,7 @@ class BackoffConformance(FrozenConformance):
     def test_a_delay_is_a_finite_number_of_seconds_from_zero(self) -> None:
         for draws in ((0.0,), (0.5,), (LARGEST_DRAW,), DRAWS):
             for course in self.courses():
-                for delay in delays(self.make(), course, chance=CyclingRandom(draws)):
+                for delay in delays(self.make(), course, random=CyclingRandom(draws)):
                     self._check(delay)
 
     def _check(self, delay: Delay) -> None:
@@ -106,16 +106,16 @@ class BackoffConformance(FrozenConformance):
             assert type(delay) in (float, int), f"got {delay!r}"
             assert math.isfinite(delay) and delay >= 0, f"got {delay!r}"
 
-    def test_it_goes_on_for_a_long_time(self) -> None:
+    def test_it_supports_many_failures(self) -> None:
         course = list(self.failures_to_try)
         for draws in ((0.0,), (LARGEST_DRAW,)):
-            for delay in delays(self.make(), course, number=LONG_RUN, chance=CyclingRandom(draws)):
+            for delay in delays(self.make(), course, number=LONG_RUN, random=CyclingRandom(draws)):
                 self._check(delay)
 
-    def test_the_state_is_json_and_goes_on_alike_elsewhere(self) -> None:
+    def test_state_is_json_that_continues_in_another_process(self) -> None:
         here = self.all_delays(self.make(), travel=self._written)
         elsewhere = self.all_delays(self.make(), travel=json_round_trip)
-        check_same(elsewhere, here, "the state that was written and read back goes on otherwise")
+        check_same(elsewhere, here, "the state that was written and read back gives other delays")
 
     def _written(self, state: Any) -> Any:
         as_json(state)
@@ -123,39 +123,39 @@ class BackoffConformance(FrozenConformance):
 
     def test_a_state_is_never_changed_in_place(self) -> None:
         backoff = self.make()
-        chance = CyclingRandom()
+        random = CyclingRandom()
         for course in self.courses():
             state = backoff.start()
             for failure in course * 3:
                 before = as_json(state)
-                _, fresh = backoff.next(state, failure, chance)
+                _, fresh = backoff.next(state, failure, random)
                 assert as_json(state) == before, "next() changed the state that it was given"
                 state = fresh
 
-    def test_the_same_chance_gives_the_same_delays(self) -> None:
+    def test_the_same_random_numbers_give_the_same_delays(self) -> None:
         backoff = self.make()
         first = self.all_delays(backoff)
-        check_same(self.all_delays(backoff), first, "the same backoff, asked again")
+        check_same(self.all_delays(backoff), first, "the same backoff, called again")
         check_same(self.all_delays(self.make()), first, "an equal backoff")
 
-    def test_all_chance_comes_from_the_source_that_it_is_given(self) -> None:
-        before = global_chance.getstate()
+    def test_it_uses_only_the_random_source_that_is_passed(self) -> None:
+        before = global_random.getstate()
         try:
-            global_chance.seed(1)
+            global_random.seed(1)
             first = self.all_delays(self.make())
-            global_chance.seed(2)
-            unmixed = global_chance.getstate()
+            global_random.seed(2)
+            unmixed = global_random.getstate()
             check_same(self.all_delays(self.make()), first, "delays differ with random.seed()")
-            untouched = global_chance.getstate() == unmixed
+            untouched = global_random.getstate() == unmixed
             assert untouched, "numbers were drawn from the module random"
         finally:
-            global_chance.setstate(before)
+            global_random.setstate(before)
 
     def test_executions_do_not_mix(self) -> None:
         backoff = self.make()
         alone = self.all_delays(self.make())
-        under_way = [delays(backoff, course) for course in self.courses()]
-        together = zip(*(zip(*under_way, strict=True)), strict=True)
+        running = [delays(backoff, course) for course in self.courses()]
+        together = zip(*(zip(*running, strict=True)), strict=True)
         check_same(list(map(list, together)), alone, "one execution's delays depend on another's")
 
     _results = all_delays

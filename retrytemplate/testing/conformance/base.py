@@ -1,4 +1,4 @@
-"""What all kits share."""
+"""Helpers of all kits."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ __all__ = [
 THREAD_REPETITIONS = 5
 
 JOIN_TIMEOUT = 30.0
-"""Real seconds after which a thread that has not come back is taken for stuck."""
+"""Real seconds after which a running thread is reported as stuck."""
 
 
 class Probe(Exception):
-    """An exception that can be seen to go away."""
+    """An exception whose release can be observed."""
 
 
 class Conformance(ABC):
-    """The tests of one kind of piece; each test makes pieces of its own.
+    """The tests of one kind of plug-in; each test creates its own objects.
 
-    ``failures_to_try`` are the exceptions that the piece is confronted with.  Add those that yours
-    treats in a special way.
+    ``failures_to_try`` are the exceptions that are passed to the object.  Add those that yours
+    handles differently.
     """
 
     failures_to_try: ClassVar[Sequence[BaseException]] = (
@@ -56,13 +56,13 @@ class Conformance(ABC):
         KeyError("missing"),
         RuntimeError("from a cause"),
         ExceptionGroup("several", [OSError("one"), ValueError("two")]),
-        AttemptLostError("the worker died", worker="other"),
+        AttemptLostError("the worker crashed", worker="other"),
         UnacceptableResultError("not this value", 202),
     )
 
     @abstractmethod
     def make(self) -> Any:
-        """A new piece, equal to every other that this makes."""
+        """A new object, equal to every other that this returns."""
 
     @classmethod
     def names_of_tests(cls) -> list[str]:
@@ -81,7 +81,7 @@ class Conformance(ABC):
 
 
 def check_same(found: Any, expected: Any, message: str) -> None:
-    """Like an ``assert`` of both, which takes a minute to draw the difference of long lists."""
+    """Raise unless both are equal; pytest takes a minute to compare long lists."""
     if found != expected:
         raise AssertionError(f"{message}: {_first_difference(found, expected)}")
 
@@ -97,20 +97,20 @@ def _first_difference(found: Any, expected: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """The value as JSON text; what is no JSON value fails the test."""
+    """The value as JSON text; any other value fails the test."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise AssertionError(f"state must be a JSON value, got {value!r}: {error}") from None
     back = json.loads(text)
     assert back == value and _same_types(value, back), (
-        f"state must come back from JSON as it went in: {value!r} became {back!r}"
+        f"state must be unchanged after a round trip through JSON: {value!r} became {back!r}"
     )
     return text
 
 
 def _same_types(value: Any, back: Any) -> bool:
-    """Whether nothing changed that ``==`` does not see: 1 and True, 1 and 1.0."""
+    """Whether the types are equal too, where ``==`` ignores them: 1 and True, 1 and 1.0."""
     if type(value) is not type(back):
         return False
     if isinstance(value, dict):
@@ -121,7 +121,7 @@ def _same_types(value: Any, back: Any) -> bool:
 
 
 def json_round_trip(value: Any) -> Any:
-    """The value as another process would get it."""
+    """The value after a round trip through JSON, as another process reads it."""
     return json.loads(as_json(value))
 
 
@@ -136,21 +136,21 @@ def attributes_of(piece: Any) -> dict[str, Any]:
 
 
 def check_frozen(piece: Any) -> None:
-    """Fail where an attribute can be replaced."""
+    """Raise if an attribute can be replaced."""
     for name, value in attributes_of(piece).items():
         try:
             setattr(piece, name, value)
         except (AttributeError, TypeError):
             continue
         raise AssertionError(
-            f"{type(piece).__name__}.{name} can be replaced: one object serves all threads, so "
+            f"{type(piece).__name__}.{name} can be replaced: all threads share one object, so "
             "make it frozen (attrs.frozen, dataclass(frozen=True))"
         )
 
 
 @contextmanager
 def unchanged(piece: Any) -> Iterator[None]:
-    """Fail where what happens inside changes the piece."""
+    """Raise if the block changes the object."""
     before = {name: repr(value) for name, value in attributes_of(piece).items()}
     yield
     after = {name: repr(value) for name, value in attributes_of(piece).items()}
@@ -158,14 +158,14 @@ def unchanged(piece: Any) -> Iterator[None]:
 
 
 def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
-    """What *work* returns in each of several threads that begin together and switch often."""
+    """The results of *work* in several threads that start together and switch often."""
     barrier = threading.Barrier(number)
     results: list[Any] = [AssertionError("stuck")] * number
 
     def one(place: int) -> None:
         try:
             barrier.wait(JOIN_TIMEOUT)
-        except threading.BrokenBarrierError:  # not all of them could begin
+        except threading.BrokenBarrierError:  # another thread could not start
             return
         try:
             results[place] = work(place)
@@ -181,7 +181,7 @@ def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
         until = time.monotonic() + JOIN_TIMEOUT
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-    except BaseException:  # an interrupt, which passes: nobody is to wait for those yet to begin
+    except BaseException:  # an interrupt: release the threads that wait for others to start
         barrier.abort()
         raise
     finally:
@@ -193,14 +193,14 @@ def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
     return results
 
 
-def check_releases_exception(use: Callable[[BaseException], Any], who: str) -> None:
-    """Fail where a failure that *use* is given is still alive afterwards."""
+def check_releases_exception(use: Callable[[BaseException], Any], name: str) -> None:
+    """Raise if *use* keeps a reference to a failure."""
     failure = Probe("let go of me")
     seen = weakref.ref(failure)
     kept = use(failure)
     del failure
     gc.collect()
-    assert seen() is None, f"{who} keeps the exception alive, and with it the frames it came from"
+    assert seen() is None, f"{name} keeps the exception alive, and the frames of its traceback"
     del kept
 
 

@@ -26,7 +26,7 @@ from retrytemplate.testing.conformance.base import Conformance, in_threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    # The course of one of several at once: it yields calls, and is sent (value, error).
+    # One of several concurrent sequences of calls: it yields calls, and is sent (value, error).
     Call = tuple[str, tuple[Any, ...], dict[str, Any]]
     Course = Generator[Call, tuple[Any, RetryError | None], Any]
 
@@ -47,7 +47,7 @@ KEYS: tuple[Any, ...] = (
 
 
 def rich_record() -> Record:
-    """A record with something in every place."""
+    """A record with a value in every field."""
     return Record(
         phase="idle",
         failures=2,
@@ -71,10 +71,10 @@ def rich_record() -> Record:
 
 
 class CacheConformance(Conformance):
-    """Tests for a ``RetryContextCache``: claims that exclude each other, and records that stay.
+    """Tests for a ``RetryContextCache``: claims exclude each other, records are kept.
 
     The tests whose names begin with ``test_concurrency`` use one cache from several threads.  A
-    cache that cannot promise to withstand that fails them by these names.
+    cache that is not thread-safe fails these.
 
     >>> from retrytemplate import MemoryRetryContextCache
     >>> class TestMine(CacheConformance):
@@ -86,7 +86,7 @@ class CacheConformance(Conformance):
 
     @abstractmethod
     def make(self) -> Any:
-        """An empty cache with room for 100 keys at least."""
+        """An empty cache for at least 100 keys."""
 
     @contextmanager
     def opened(self) -> Iterator[RetryContextCache]:
@@ -230,7 +230,7 @@ class CacheConformance(Conformance):
             cache.succeed(claim)
             assert self._begin(cache, "two").record is None
 
-    def test_what_is_kept_with_a_remembered_success_is_found_without_an_attempt(self) -> None:
+    def test_record_of_a_completed_key_is_found_without_an_attempt(self) -> None:
         with self.opened() as cache:
             claim = self._begin(cache)
             kept = _next(claim, evolve(rich_record(), phase="done"))
@@ -243,14 +243,14 @@ class CacheConformance(Conformance):
             cache.succeed(self._begin(cache, fresh=True))
             assert cache.peek(KEY) is None
 
-    def test_a_connection_that_is_none_is_refused(self) -> None:
+    def test_an_invalid_connection_is_rejected(self) -> None:
         with self.opened() as cache:
             claim = self._begin(cache)
             try:
                 cache.succeed(claim, connection=object())
             except Exception:
-                return  # MisuseError, where the cache has no use for one
-        raise AssertionError("succeed() passes over connection: raise MisuseError, or use it")
+                return  # MisuseError, if the cache uses no connection
+        raise AssertionError("succeed() ignores connection: raise MisuseError, or use it")
 
     def test_a_release_leaves_a_new_key_unknown(self) -> None:
         with self.opened() as cache:
@@ -285,7 +285,7 @@ class CacheConformance(Conformance):
             cache.succeed(claim, remember=LONG)
             assert self._begin(cache, fresh=True).record is None
 
-    def test_a_release_of_a_fresh_start_leaves_what_was_there(self) -> None:
+    def test_release_of_a_fresh_start_keeps_the_record(self) -> None:
         with self.opened() as cache:
             record = self._fail(cache, rich_record())
             cache.release(self._begin(cache, fresh=True))
@@ -294,7 +294,7 @@ class CacheConformance(Conformance):
             cache.release(self._begin(cache, fresh=True))
             _expect_error(AlreadyCompletedError, lambda: self._begin(cache))
 
-    def test_a_failure_of_a_fresh_start_replaces_what_was_there(self) -> None:
+    def test_failure_of_a_fresh_start_replaces_the_record(self) -> None:
         with self.opened() as cache:
             cache.succeed(self._begin(cache), remember=LONG)
             claim = self._begin(cache, fresh=True)
@@ -425,7 +425,7 @@ class CacheConformance(Conformance):
         def course(place: int) -> Course:
             for failures in range(ITERATIONS):
                 claim, error = yield "begin", (f"{KEY}/{place}",), {"worker": f"worker {place}"}
-                assert error is None, f"its own key is refused: {error!r}"
+                assert error is None, f"its own key is rejected: {error!r}"
                 assert failures == (0 if claim.record is None else claim.record.failures)
                 yield "fail", (claim, _next(claim, Record(failures=failures + 1))), {}
 
@@ -530,7 +530,7 @@ def _next(claim: Claim, record: Record | None = None, *, held: bool = False) -> 
 
 
 def _same(found: Record | None, expected: Record | None) -> None:
-    """Fail unless both records hold the same (a failure in them is equal by what it says)."""
+    """Raise unless both records are equal; failures are compared by their text."""
     before = None if expected is None else to_json(expected)
     after = None if found is None else to_json(found)
     assert after == before, f"{after} instead of {before}"

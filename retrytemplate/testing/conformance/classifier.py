@@ -14,29 +14,29 @@ from retrytemplate.testing.conformance.base import (
 __all__ = ["ClassifierConformance"]
 
 MAX_CAUSE_READS = 10_000
-"""How often a classifier may look at the cause of a cause before it is taken for lost."""
+"""Largest number of times that a classifier may read the cause of a cause."""
 
 
 class Classifier(Protocol):
-    """What decides by an exception: ``ExceptionClassifier`` is one."""
+    """A classifier such as ``ExceptionClassifier``."""
 
     def classify(self, exc: BaseException | None) -> Any: ...
 
 
 class OwnCause(Exception):
-    """An exception that is its own cause; it says so only so many times."""
+    """An exception that is its own cause; it limits the number of reads."""
 
     looks = 0
 
     @property
     def __cause__(self) -> BaseException:  # type: ignore[override]  # counted, so that it ends
         self.looks += 1
-        assert self.looks < MAX_CAUSE_READS, "the classifier follows a circle of causes for ever"
+        assert self.looks < MAX_CAUSE_READS, "the classifier follows a cycle of causes without end"
         return self
 
 
 class Unspeakable(Exception):
-    """An exception whose text cannot be had."""
+    """An exception whose ``str()`` fails."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -45,7 +45,7 @@ class Unspeakable(Exception):
 
 
 class ClassifierConformance(FrozenConformance):
-    """Tests for a classifier: whatever goes wrong, it answers, and the answer does not drift.
+    """Tests for a classifier: it returns the same value for the same exception, always.
 
     >>> from retrytemplate import ExceptionClassifier
     >>> class TestMine(ClassifierConformance):
@@ -75,19 +75,19 @@ class ClassifierConformance(FrozenConformance):
     def test_the_same_failure_gets_the_same_value(self) -> None:
         classifier = self.make()
         first = self.answers(classifier)
-        check_same(self.answers(classifier), first, "the same classifier, asked again")
+        check_same(self.answers(classifier), first, "the same classifier, called again")
         check_same(self.answers(self.make()), first, "an equal classifier")
 
     def test_the_order_of_the_failures_does_not_matter(self) -> None:
         classifier = self.make()
         backwards = [classifier.classify(each) for each in (None, *reversed(self.failures()))]
-        check_same(backwards[::-1], self.answers(self.make()), "one answer depends on another")
+        check_same(backwards[::-1], self.answers(self.make()), "one result depends on another")
 
     def test_circles_of_causes_end(self) -> None:
         try:
             self.make().classify(OwnCause())
         except RecursionError:
-            raise AssertionError("the classifier follows a circle of causes for ever") from None
+            raise AssertionError("the classifier follows a cycle of causes without end") from None
 
     def test_an_exception_without_text_is_classified(self) -> None:
         try:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["ClockConformance"]
 
 MAX_SLEEPS = 100
-"""Sleeps within which another task must have had its turn: trio shuffles the turns."""
+"""Sleeps within which another task must have run: trio shuffles the order of tasks."""
 
 
 class ClockConformance(Conformance):
-    """Tests for a ``Clock``, real or virtual: it goes forward, and its sleeps give way.
+    """Tests for a ``Clock``, real or virtual: it never goes back, its sleeps let other tasks run.
 
-    ``delay`` is what the tests sleep, in seconds; a real clock does wait so long.  Where trio is
-    installed, the asynchronous tests run under it too.
+    ``delay`` is the length of a sleep in seconds, which a real clock does wait.  If trio is
+    installed, the asynchronous tests also run under trio.
 
     >>> from retrytemplate.testing import VirtualClock
     >>> class TestMine(ClockConformance):
@@ -37,7 +37,7 @@ class ClockConformance(Conformance):
 
     delay: ClassVar[float] = 0.01
     tolerance: ClassVar[float] = 0.001
-    """How much earlier a sleep may end: event loops round to the resolution of their clock."""
+    """Seconds by which a sleep may be too short: event loops round to the clock's resolution."""
 
     @abstractmethod
     def make(self) -> Clock:

@@ -22,11 +22,11 @@ REPETITIONS = 300
 
 
 class Broken(Exception):
-    """What the guarded calls of these tests fail with."""
+    """The failure of the guarded calls of these tests."""
 
 
 class GuardConformance(Conformance):
-    """Tests for a ``Guard``: it grants, or refuses with ``Rejected``, and gets back what it lent.
+    """Tests for a ``Guard``: it grants or raises ``Rejected``, and takes reservations back.
 
     Methods may be coroutine functions.
 
@@ -47,15 +47,15 @@ class GuardConformance(Conformance):
         assert isinstance(guard, Guard), f"{guard!r} does not derive from Guard"
 
     def test_a_first_call_is_admitted(self) -> None:
-        assert _call(self.make(), fails=False) is None, "make() gives a guard that admits a call"
+        assert _call(self.make(), fails=False) is None, "the guard of make() must admit a call"
 
-    def test_calls_that_fail_again_and_again_meet_rejections_only(self) -> None:
+    def test_repeated_failures_raise_rejections_only(self) -> None:
         guard = self.make()
         for _ in range(REPETITIONS):
             error = _call(guard, fails=True)
             assert isinstance(error, Broken | Rejected), f"the guard raised {error!r}"
 
-    def test_a_rejection_says_when_to_come_back_or_nothing(self) -> None:
+    def test_a_rejection_has_a_valid_retry_after_or_none(self) -> None:
         for rejection in self._rejections():
             assert rejection.name is None or isinstance(rejection.name, str)
             after = rejection.retry_after
@@ -68,46 +68,46 @@ class GuardConformance(Conformance):
         )
 
     def _rejections(self) -> list[Rejected]:
-        """What one guard refuses with, by any of its methods."""
+        """The rejections of one guard, by any of its methods."""
         guard = self.make()
         context = _some_context()
-        asked = [
+        errors = [
             error
             for _ in range(REPETITIONS)
-            for error in (_ask(guard.admit, context), _ask(guard.reserve, context, 1.0))
+            for error in (_error_of(guard.admit, context), _error_of(guard.reserve, context, 1.0))
         ]
-        assert all(error is None or isinstance(error, Rejected) for error in asked)
-        return [error for error in asked if isinstance(error, Rejected)]
+        assert all(error is None or isinstance(error, Rejected) for error in errors)
+        return [error for error in errors if isinstance(error, Rejected)]
 
-    def test_what_is_given_back_can_be_had_again(self) -> None:
+    def test_a_released_reservation_can_be_reserved_again(self) -> None:
         guard = self.make()
         context = _some_context()
-        assert _ask(guard.admit, context) is None
-        if _ask(guard.reserve, context, 1.0) is not None:
+        assert _error_of(guard.admit, context) is None
+        if _error_of(guard.reserve, context, 1.0) is not None:
             return
         for _ in range(REPETITIONS):
-            assert _ask(guard.release, context) is None
-            refused = _ask(guard.reserve, context, 1.0)
-            assert refused is None, f"what was given back is used up: {refused!r}"
+            assert _error_of(guard.release, context) is None
+            rejection = _error_of(guard.reserve, context, 1.0)
+            assert rejection is None, f"a released reservation is used up: {rejection!r}"
 
-    def test_a_refusal_takes_nothing(self) -> None:
+    def test_a_rejection_reserves_nothing(self) -> None:
         guard = self.make()
         context = _some_context()
         granted = _reserved(guard, context)
         for _ in range(granted):
-            _ask(guard.release, context)
+            _error_of(guard.release, context)
         again = _reserved(guard, context)
-        # One that stays shut for a while after a refusal has its reasons.
+        # A guard may reject everything for a while after a rejection.
         assert not 0 < again < granted, (
-            f"{granted} waits were granted and given back, then {again}: the refusal took one"
+            f"{granted} waits were granted and released, then {again}: the rejection took one"
         )
 
-    def test_an_interrupted_wait_is_given_back(self) -> None:
+    def test_an_interrupted_wait_is_released(self) -> None:
         guard = self.make()
         granted = _call(guard, fails=True, clock=VirtualClock(interrupt_at=1))
         for _ in range(REPETITIONS):
             again = _call(guard, fails=True, clock=VirtualClock(interrupt_at=1))
-            assert type(again) is type(granted), "an interrupted wait uses something up"
+            assert type(again) is type(granted), "an interrupted wait keeps its reservation"
 
     def test_threads_share_it(self) -> None:
         guard = self.make()
@@ -121,7 +121,7 @@ class GuardConformance(Conformance):
 
 
 def _call(guard: Guard, *, fails: bool, clock: VirtualClock | None = None) -> BaseException | None:
-    """One call under the guard, of three attempts at most; the exception that comes out."""
+    """One call under the guard with at most three attempts; the exception that it raises."""
     from retrytemplate.backoff import FixedBackoff
     from retrytemplate.template import RetryTemplate
 
@@ -142,15 +142,15 @@ def _some_context() -> RetryContext:
 
 
 def _reserved(guard: Guard, context: RetryContext) -> int:
-    """How many waits it grants until it refuses one."""
+    """The number of waits that are granted before a rejection."""
     for granted in range(REPETITIONS):
-        if _ask(guard.reserve, context, 1.0) is not None:
+        if _error_of(guard.reserve, context, 1.0) is not None:
             return granted
     return REPETITIONS
 
 
-def _ask(method: Any, *arguments: Any) -> BaseException | None:
-    """Call a method of a guard, await it if need be; the exception that comes out."""
+def _error_of(method: Any, *arguments: Any) -> BaseException | None:
+    """Call a method of a guard, await an awaitable result; the exception that it raises."""
 
     async def settle(answer: Any) -> None:
         await answer

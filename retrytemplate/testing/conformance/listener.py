@@ -26,7 +26,7 @@ __all__ = ["ListenerConformance"]
 
 
 class Broken(Exception):
-    """What the calls of these tests fail with."""
+    """The failure of the calls of these tests."""
 
 
 class RejectingListener(RetryListener):
@@ -37,14 +37,14 @@ class RejectingListener(RetryListener):
 
 
 class Cancelled(BaseException):
-    """What ends a call from outside."""
+    """A cancellation."""
 
 
 class ListenerConformance(Conformance):
     """Tests for a ``RetryListener`` that only listens: every call ends as it does without it.
 
-    Hooks may be coroutine functions.  A listener that is meant to change what happens, or that
-    keeps what it hears, takes out the tests that say otherwise.
+    Hooks may be coroutine functions.  A listener that changes results on purpose, or keeps
+    exceptions, disables the tests that reject this.
 
     >>> from retrytemplate import RetryListener
     >>> class Counting(RetryListener):
@@ -74,21 +74,19 @@ class ListenerConformance(Conformance):
         for name, scenario in STATEFUL.items():
             self._same_end(name, scenario)
 
-    def test_an_execution_that_another_listener_refuses_ends_as_it_does_without_it(self) -> None:
+    def test_an_execution_vetoed_by_another_listener_ends_as_without_it(self) -> None:
         for before in (True, False):
-            self._same_end("refused", _succeeds, refusal_first=before)
+            self._same_end("vetoed", _succeeds, veto_first=before)
 
-    def test_a_call_that_is_cut_off_ends_as_it_does_without_it(self) -> None:
-        for name, scenario in CUT_OFF.items():
+    def test_a_cancelled_call_ends_as_without_it(self) -> None:
+        for name, scenario in CANCELLED.items():
             self._same_end(name, scenario)
 
-    def _same_end(
-        self, name: str, scenario: Scenario, *, refusal_first: bool | None = None
-    ) -> None:
-        refusal: list[RetryListener] = [] if refusal_first is None else [RejectingListener()]
-        expected = _end(scenario, _template(refusal))
+    def _same_end(self, name: str, scenario: Scenario, *, veto_first: bool | None = None) -> None:
+        vetoing: list[RetryListener] = [] if veto_first is None else [RejectingListener()]
+        expected = _end(scenario, _template(vetoing))
         mine = self.make()
-        listeners = [*refusal, mine] if refusal_first else [mine, *refusal]
+        listeners = [*vetoing, mine] if veto_first else [mine, *vetoing]
         for number in range(2):
             found = _end(scenario, _template(listeners))
             assert found == expected, f"{name}, call {number + 1}: {found} instead of {expected}"
@@ -107,7 +105,7 @@ class ListenerConformance(Conformance):
             ]
 
         for ends in in_threads(work):
-            assert ends == [expected] * 10, "under threads calls end otherwise"
+            assert ends == [expected] * 10, "calls end differently in several threads"
 
     def test_it_lets_go_of_failures(self) -> None:
         listener = self.make()
@@ -136,7 +134,7 @@ def _template(listeners: list[RetryListener]) -> RetryTemplate:
 
 
 def _execute(template: RetryTemplate, callback: Callable[..., Any], **options: Any) -> Any:
-    """Execute by the synchronous way, or the asynchronous one where a hook needs it."""
+    """Execute synchronously, or asynchronously if a hook is a coroutine function."""
     if _needs_async(template):
         return asyncio.run(template.execute_async(callback, **options))
     return template.execute(callback, **options)
@@ -148,7 +146,7 @@ def _needs_async(template: RetryTemplate) -> bool:
 
 
 def _end(scenario: Scenario, template: RetryTemplate) -> Any:
-    """How a scenario ends: its value, or the type and text of what it raises."""
+    """The value of a scenario, or the type and text of its exception."""
     try:
         return scenario(template)
     except (Exception, Cancelled) as error:
@@ -221,7 +219,7 @@ def _redelivered(template: RetryTemplate, **options: Any) -> list[Any]:
 
 
 class StoreGone(MemoryRetryContextCache):
-    """A cache that cannot write a success any more."""
+    """A cache that cannot write a success."""
 
     def succeed(self, claim: Claim, **options: Any) -> None:
         raise CacheUnavailableError("gone")
@@ -258,7 +256,7 @@ STATEFUL: dict[str, Scenario] = {
     ),
     "a store that fails": _store_fails,
 }
-CUT_OFF: dict[str, Scenario] = {
-    "cut off in an attempt": lambda template: _execute(template, _cancel),
-    "cut off in a wait": _cancel_while_waiting,
+CANCELLED: dict[str, Scenario] = {
+    "cancelled in an attempt": lambda template: _execute(template, _cancel),
+    "cancelled in a wait": _cancel_while_waiting,
 }

@@ -29,7 +29,7 @@ VERY_LONG = 1e12
 
 
 class Answer(NamedTuple):
-    """What a policy says after one failure (or before the first)."""
+    """The decision of a policy after one failure (or before the first)."""
 
     allowed: Any
     recovery_forbidden: Any
@@ -43,9 +43,9 @@ def identity(state: Any) -> Any:
 def answers(
     policy: RetryPolicy, script: Script, travel: Callable[[Any], Any] = identity, *, times: int = 1
 ) -> Iterator[Answer]:
-    """Walk a policy through the failures of a script, in the way that a template does.
+    """Pass the failures of a script to a policy, like a template does.
 
-    :param times: how often it is asked at each place; the last answer counts.
+    :param times: the number of calls at each step; the last result counts.
     """
     if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
         yield from _stateful_answers(policy, script, travel, times)
@@ -83,7 +83,7 @@ def _reason(
 
 
 class PolicyConformance(FrozenConformance):
-    """Tests for a ``RetryPolicy``: its verdicts depend on what it is told, and on nothing else.
+    """Tests for a ``RetryPolicy``: its decisions depend on its arguments only.
 
     >>> from retrytemplate import RetryPolicy
     >>> class UpTo(RetryPolicy):
@@ -101,7 +101,7 @@ class PolicyConformance(FrozenConformance):
         """A new policy, equal to every other that this makes."""
 
     def scripts(self) -> list[Script]:
-        """The courses of events that the policy is led through: failures, and when they happen."""
+        """The sequences of failures, with their times, that are passed to the policy."""
         tried = list(self.failures_to_try)
         found = [[(failure, START + step) for _ in range(6)] for failure in tried for step in STEPS]
         for first in range(len(tried)):
@@ -245,7 +245,7 @@ class PolicyConformance(FrozenConformance):
     def _verdicts(self, policy: RetryPolicy, script: Script) -> list[bool]:
         return [answer.allowed for answer in answers(policy, script)]
 
-    def test_what_it_says_of_itself_has_the_right_form(self) -> None:
+    def test_its_properties_have_the_right_types(self) -> None:
         policy = self.make()
         assert type(policy.keeps_context) is bool
         assert isinstance(policy.result_rules(), tuple)

@@ -1,4 +1,4 @@
-"""``retrytemplate batch``: run a chunk step, and see how runs stand."""
+"""``retrytemplate batch``: run a chunk step, and show the state of runs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-SOONEST, RARELY = 0.05, 3600.0
+MIN_INTERVAL, MAX_INTERVAL = 0.05, 3600.0
 
 DESCRIPTION = """\
-Run a chunk step that a Python file holds, and see how runs stand: what their journal says, here or
-from another terminal.  Looking takes no lock, makes no table and changes nothing.
+Run a chunk step of a Python file, and show the state of runs from their journal, here or from
+another terminal.  Reading takes no lock, creates no table and changes nothing.
 """
 
 EPILOG = """\
@@ -61,13 +61,13 @@ examples:
   retrytemplate batch run job.py:step --parameter day=2026-11-21 --parameter limit=20
   retrytemplate batch run job.py:make_step --on-existing restart --json
 
-The file is run as a script's import; NAME in it is a ChunkStep, or a function without arguments
-that returns one.  A value that is JSON is taken as such, any other one is text; where text looks
-like JSON, quote it: --parameter 'part="7"'.  Parameters and the step's name are what a run is known
-by: the same ones resume it.
+The file is run like an imported module; NAME is a ChunkStep in it, or a function without arguments
+that returns one.  A value that is valid JSON is parsed, any other value is text; quote text that
+looks like JSON: --parameter 'part="7"'.  A run is identified by the name of its step and by its
+parameters: the same ones resume it.
 
-The first interrupt (or SIGTERM) ends the run after the chunk that it is at, the second one at once,
-the third kills the process.  The run can be resumed in each case.
+The first interrupt (or SIGTERM) ends the run after the current chunk, the second one immediately,
+the third one kills the process.  The run can be resumed in each case.
 """
 
 STATUS_EPILOG = f"""\
@@ -77,7 +77,7 @@ examples:
   retrytemplate batch status 17 --json
   {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate batch status
 
-A run that is "crashed" is under way by its journal, and nobody has it: run it again to go on.
+The process of a run that is "crashed" ended before the run: start the run again to resume it.
 """
 
 WATCH_EPILOG = """\
@@ -86,8 +86,8 @@ examples:
   retrytemplate batch watch 17 --interval 5
   retrytemplate batch watch --step reprice-orders --json
 
-Without a number it is the newest run that is under way, else the newest one.  It ends when the run
-ends: 0 if that is completed, else 1.  Where there is no terminal, each change is a line of JSON.
+Without a number it follows the newest run in progress, or else the newest run.  It ends with the
+run: 0 if the run is completed, else 1.  Without a terminal, each change is a line of JSON.
 """
 
 ABANDON_EPILOG = """\
@@ -95,20 +95,20 @@ examples:
   retrytemplate batch abandon 17 --store sqlite:///jobs.db
   retrytemplate batch abandon 17 --yes --json
 
-Whoever still has the run can write no more, and nobody resumes it.  What was written stays.  To
-begin anew: retrytemplate batch run ... --on-existing restart
+A process that still holds the run can no longer write, and the run is never resumed.  Written data
+stays.  To start again: retrytemplate batch run ... --on-existing restart
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    does = "run a chunk step, and see how runs stand"
+    does = "run a chunk step, and show the state of runs"
     parser = add_command(subparsers, "batch", does, DESCRIPTION, EPILOG)
     verbs = add_verbs(parser)
     _add_run(verbs)
     _add_status(verbs)
     _add_watch(verbs)
-    does = "give a run up, so that nobody goes on with it"
+    does = "abandon a run: it is never resumed"
     abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, stores.journal_options())
     abandoning.add_argument("run_id", type=row_number, metavar="RUN")
     abandoning.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
@@ -116,32 +116,32 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def _add_run(verbs: Any) -> None:
-    running = add_verb(verbs, "run", "run the step that a file holds, or go on with it", RUN_EPILOG)
-    add_step(running, "run it with run_async(), where only its reader has to be awaited")
+    running = add_verb(verbs, "run", "run or resume the step of a file", RUN_EPILOG)
+    add_step(running, "use run_async(); needed if only the reader is asynchronous")
     add = running.add_argument
     add(
         "--parameter",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what the run is known by, beside the step's name; as often as wanted",
+        help="identifies the run, with the step's name; may be repeated",
     )
     add(
         "--on-existing",
         choices=("resume", "restart", "refuse"),
         default="resume",
-        help="what to do where such a run exists (default: %(default)s)",
+        help="if such a run exists (default: %(default)s)",
     )
     _add_interval(running, 0.5)
 
 
 def _add_status(verbs: Any) -> None:
-    does = "show how runs stand: a line for each, or all of one"
+    does = "show the state of runs: a line for each, or all facts of one"
     looking = add_verb(verbs, "status", does, STATUS_EPILOG, stores.journal_options())
     add = looking.add_argument
-    add("run_id", nargs="?", type=row_number, metavar="RUN", help="all that is known of this one")
+    add("run_id", nargs="?", type=row_number, metavar="RUN", help="show all facts of this run")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
-    add("--before", type=row_number, metavar="RUN", help="begin behind this one: the next page")
+    add("--before", type=row_number, metavar="RUN", help="the next page: runs before this one")
     add_limit(looking, "runs")
 
 
@@ -157,10 +157,10 @@ def _add_watch(verbs: Any) -> None:
 def _add_interval(parser: argparse.ArgumentParser, usual: float) -> None:
     parser.add_argument(
         "--interval",
-        type=seconds(SOONEST, RARELY),
+        type=seconds(MIN_INTERVAL, MAX_INTERVAL),
         default=usual,
         metavar="SECONDS",
-        help="between looks into the journal (default: %(default)s)",
+        help="between reads of the journal (default: %(default)s)",
     )
 
 
@@ -251,7 +251,7 @@ def _abandon(args: argparse.Namespace, repository: JobRepository) -> int:
     run = _find_run(runs, args.run_id)
     facts = [f"run {run.run_id} of {run.step!r}: {run.state}, {run.counts.done} items done"]
     if run.state == "running":
-        facts.append(f"{run.worker} is at work on it")
+        facts.append(f"worker: {run.worker}")
     question = f"Abandon run {run.run_id}?"
     if (
         run.state not in ("completed", "abandoned")
@@ -262,7 +262,7 @@ def _abandon(args: argparse.Namespace, repository: JobRepository) -> int:
     repository.abandon(args.run_id)
     run = _find_run(runs, args.run_id)
     if run.state != "abandoned":
-        raise CommandFailed(f"run {run.run_id} is {run.state}: there is nothing to give up")
+        raise CommandFailed(f"run {run.run_id} is {run.state} and cannot be abandoned")
     if args.json:
         print_json(run.as_json())
     else:

@@ -50,12 +50,12 @@ __all__ = [
 ]
 
 
-# Of runs under way at once.
+# Largest number of concurrent runs of a step that are searched.
 MAX_RUNS = 10_000
 
 
 def run_job(args: argparse.Namespace) -> RunStatus:
-    """Run the step that the arguments name; how its run stands in the end."""
+    """Run the step that the arguments name; the final state of its run."""
     parameters = user_files.parse_parameters(args.parameter)
     output = sys.stdout
     with user_files.open_step(args) as step:
@@ -88,7 +88,7 @@ def _run_reported(
     runs, here = Runs(step.repository), _process(worker_name())
 
     def find_own_run() -> RunStatus | None:
-        """The run of this step that this process has."""
+        """The run of this step in this process."""
         running = runs.page(step=step.name, status="running", limit=MAX_RUNS)
         return next((run for run in running if _process(run.worker or "") == here), None)
 
@@ -104,32 +104,32 @@ def _run_reported(
         )
     run = runs.find(report.run_id)
     if run is None:
-        raise CommandFailed(f"run {report.run_id} is gone from the journal")
+        raise CommandFailed(f"run {report.run_id} is no longer in the journal")
     reporter(run)
     if report.already_completed and run.ended is not None:
         reporter.notice(
-            f"run {run.run_id} was completed at {format_moment(run.ended)}: nothing was left to "
-            "do; to begin again: --on-existing restart"
+            f"run {run.run_id} was completed at {format_moment(run.ended)}; to run it again: "
+            "--on-existing restart"
         )
     return run
 
 
 def _process(worker: str) -> str:
-    """The part of a worker's name that its process's others share."""
+    """The part of a worker's name that all workers of its process share."""
     return worker.rpartition("-")[0]
 
 
-# Between plain lines, unless another tenth of the source is read.
+# Seconds between plain lines, unless another tenth of the source is read.
 PLAIN_INTERVAL = 30.0
 
 
 class ProgressReporter(Protocol):
-    """Who is told how a run stands, again and again."""
+    """Receives the state of a run repeatedly."""
 
     def __call__(self, run: RunStatus) -> None: ...
 
     def notice(self, text: str) -> None:
-        """Say something beside it; a signal handler may."""
+        """Show a line of text; safe in a signal handler."""
         ...
 
 
@@ -137,7 +137,7 @@ class ProgressReporter(Protocol):
 def polled(
     find: Callable[[], RunStatus | None], reporter: ProgressReporter, interval: float
 ) -> Iterator[None]:
-    """Tell in a thread how the run stands, meanwhile."""
+    """Report the state of the run from a thread, during the block."""
     ended = SimpleQueue[None]()
 
     def follow() -> None:
@@ -146,9 +146,9 @@ def polled(
                 run = find()
                 if run is not None:
                     reporter(run)
-            except JobRepositoryError:  # the run itself will say so
+            except JobRepositoryError:  # the run itself reports it
                 continue
-            except OSError:  # the output is closed: nobody is left to be told
+            except OSError:  # the output is closed
                 return
 
     threads = Threads("retrytemplate-bar", [follow])
@@ -162,13 +162,13 @@ def polled(
 
 
 def on_terminal() -> bool:
-    """Whether standard output is one that can draw."""
+    """Whether standard output is a terminal that can redraw lines."""
     return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @define
 class JsonReporter:
-    """A JSON object a line, where something has changed."""
+    """Prints a line of JSON for each change."""
 
     stream: TextIO = Factory(lambda: sys.stdout)
     _last: tuple[Any, ...] | None = None
@@ -180,13 +180,13 @@ class JsonReporter:
             print(json.dumps(run.as_json()), file=self.stream, flush=True)
 
     def notice(self, text: str) -> None:
-        """On standard error."""
+        """Print on standard error."""
         print_stderr(text)
 
 
 @define
 class PlainReporter:
-    """A line for each tenth of the source, and now and then."""
+    """Prints a line for each tenth of the source, or after ``PLAIN_INTERVAL``."""
 
     screen: Screen = Factory(Screen)
     _tenth: int = 0
@@ -202,7 +202,7 @@ class PlainReporter:
             self.screen.console.file.flush()
 
     def notice(self, text: str) -> None:
-        """On standard error."""
+        """Print on standard error."""
         print_stderr(text)
 
 
@@ -225,23 +225,23 @@ RATE_WINDOW = 30.0
 
 @define
 class Throughput:
-    """How fast a run goes lately, by what was seen of it.
+    """The recent throughput of a run, from its observed states.
 
-    :param window: seconds that are looked back.
+    :param window: seconds over which it is measured.
     """
 
     window: float = RATE_WINDOW
     _seen: deque[tuple[float, int]] = field(init=False, factory=deque)
 
     def update(self, run: RunStatus) -> float | None:
-        """Items a second, this sight of the run included."""
+        """Items per second, including this state of the run."""
         seen = self._seen
         if not seen or seen[-1][1] != run.counts.done:
             seen.append((run.updated, run.counts.done))
         while len(seen) > 2 and seen[1][0] < run.now - self.window:
             seen.popleft()
         (begun, before), (last, done) = seen[0], seen[-1]
-        # Where nothing has come for longer than that, it is slower than it was.
+        # A pause longer than the last interval lowers the rate.
         took = max(last - begun, run.now - last)
         return (done - before) / took if done > before and took > 0 else run.rate
 
@@ -261,7 +261,7 @@ class BarReporter:
 
     @contextmanager
     def display(self) -> Iterator[BarReporter]:
-        """While it is on the screen; what is printed meanwhile goes above it."""
+        """Show the bar during the block; other output is printed above it."""
         from rich.live import Live
 
         with Live(console=self.screen.console, auto_refresh=False) as live:
@@ -272,11 +272,11 @@ class BarReporter:
         self._live.update(self.render(run), refresh=True)
 
     def notice(self, text: str) -> None:
-        """Below the counts, from the next time on."""
+        """Show a line below the counts, from the next update on."""
         self._notice = text
 
     def render(self, run: RunStatus) -> RenderableType:
-        """The bar of this moment."""
+        """The bar for the present state."""
         from rich.console import Group
 
         rate = self._throughput.update(run) if not run.over else run.rate
@@ -345,7 +345,7 @@ class BarReporter:
 
     @staticmethod
     def plural(number: int, one: str, several: str) -> str:
-        """So many of them."""
+        """A number and its noun."""
         return f"{number:,} {one if number == 1 else several}"
 
     def _text(self, *parts: tuple[str, str]) -> RenderableType:

@@ -1,4 +1,4 @@
-"""What ``retrytemplate batch status`` shows: the table of the runs, and the text of one."""
+"""Output of ``retrytemplate batch status``: the table of runs, and the facts of one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RUNS", "run_facts"]
 
-RESTART_HINT = "run it again to go on"
+RESTART_HINT = "run it again to resume"
 HINTS = {
-    "crashed": f": its process ended without a word; {RESTART_HINT}",
+    "crashed": f": its process ended before the run; {RESTART_HINT}",
     "failed": f": {RESTART_HINT}",
     "stopped": f": {RESTART_HINT}",
 }
@@ -43,7 +43,7 @@ def run_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
         yield "error", with_text(run.error.type_name, run.error.message)
     if run.worker is not None and run.lease_until is not None:
         until = f"{format_moment(run.lease_until)}, {format_age(run.now - run.lease_until)}"
-        yield "had by" if run.state == "crashed" else "held by", f"{run.worker}, until {until}"
+        yield "was held by" if run.state == "crashed" else "held by", f"{run.worker}, until {until}"
     counts = run.counts
     yield (
         "read",
@@ -81,7 +81,7 @@ def _rate_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
 
 def _note(page: Sequence[RunStatus]) -> str:
     unsent = sum(run.unsent for run in page)
-    return f"{unsent} of their messages wait: retrytemplate outbox list" if unsent else ""
+    return f"{unsent} of their messages are unsent: retrytemplate outbox list" if unsent else ""
 
 
 HEADS = ("run", "step", "state", "share", "written", "letters", "rate", "age", "parameters")
@@ -95,6 +95,6 @@ RUNS: Listing[RunStatus] = Listing(
     as_json=lambda run: run.as_json(),
     cursor=lambda run: run.run_id,
     option="--before",
-    empty="There is no such run.",
+    empty="No such run.",
     note=_note,
 )

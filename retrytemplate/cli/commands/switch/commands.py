@@ -1,4 +1,4 @@
-"""``retrytemplate switch``: stop work, let it run again, and see what is stopped."""
+"""``retrytemplate switch``: stop work, resume it, and show the stops."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ EXIT_STOPPED = 3
 MAX_AUDIT = loading.AUDIT_SCAN
 
 DESCRIPTION = """\
-Stop work by a kill switch, in all processes that share its store; let it run again, at once or step
-by step; see what is stopped.  Looking makes no table and changes nothing.
+Stop work by a kill switch, in all processes that share its store; resume it, at once or in steps;
+show the stops.  Reading creates no table and changes nothing.
 """
 
 EPILOG = f"""\
@@ -45,13 +45,12 @@ examples:
   retrytemplate switch resume --segment finance --justification "mended in 1.4.2" --canary 5,25,100
   retrytemplate switch report --audit 20
 
-The store is the one that your KillSwitch has.  Processes see a change within its stale_after.  With
---switch it is your KillSwitch, from its file: its names and rules hold, and its notifiers tell.
+Use the store of your KillSwitch.  Processes see a change within its stale_after.  --switch loads
+your KillSwitch from its file: its names and rules apply, and its notifiers are called.
 
 exit codes:
-  0 done   1 the store cannot be reached, or the rules refuse it: nothing is changed; or a check
-  has failed   2 wrong use   {EXIT_STOPPED} stopped, where status was asked with --exit-code
-  130 interrupted
+  0 done   1 the store cannot be reached, or the rules reject the change: nothing is changed; or a
+  check failed   2 wrong use   {EXIT_STOPPED} status --exit-code: stopped   130 interrupted
 """
 
 STOP_EPILOG = f"""\
@@ -63,8 +62,8 @@ examples:
   {stores.STORE_VARIABLE}=redis://host/0 retrytemplate switch stop --global \\
       --reason "prices wrong everywhere, incident 4713" --for 2h --by kim --yes
 
-What is stopped already is stopped anew: the later of the two ends holds.  Where somebody sits at a
-terminal, a stop of everything asks first.
+A second stop of the same scope keeps the later of the two ends.  At a terminal, a stop of
+everything asks for confirmation.
 """
 
 RESUME_EPILOG = """\
@@ -75,9 +74,9 @@ examples:
   retrytemplate switch resume --global --advance --justification "by the probe" --check "./probe.sh"
   retrytemplate switch resume --global --failed --justification "errors are back, incident 4713"
 
-Without --canary all of it runs at once; after a stop of everything that needs --override.  A canary
-takes its next step with --advance only: justify it with what you have view at.  With --check that
-command looks; where it ends with anything but 0, all is stopped again, and the exit code is 1.
+Without --canary all keys resume at once; after a stop of everything that needs --override.  A
+canary takes its next step with --advance only: justify it with your observations.  --check runs a
+command first: if its exit code is not 0, the scope is stopped again, and the exit code is 1.
 """
 
 STATUS_EPILOG = f"""\
@@ -86,10 +85,10 @@ examples:
   retrytemplate switch status --segment finance --feature export --key user-17
   retrytemplate switch status --segment finance --exit-code || echo "do not deploy"
 
-A key that looks like JSON is taken as such: 17 is a number, '"17"' is text.
+A key that is valid JSON is parsed: 17 is a number, '"17"' is text.
 
-With --exit-code it ends with {EXIT_STOPPED} where something is stopped: with names, where a check
-would refuse; without, where there is anything.
+--exit-code exits with {EXIT_STOPPED}: with names, if a check of them would be rejected; without
+names, if there is any stop.
 """
 
 REPORT_EPILOG = """\
@@ -102,19 +101,19 @@ examples:
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    does = "stop work by a kill switch, let it run again, see what is stopped"
+    does = "stop work by a kill switch, resume it, show the stops"
     parser = add_command(subparsers, "switch", does, DESCRIPTION, EPILOG)
     verbs = add_verbs(parser)
-    does = "stop something, in all processes"
+    does = "stop a scope, in all processes"
     _add_stopping(add_verb(verbs, "stop", does, STOP_EPILOG, loading.options()))
-    does = "let something run again, at once or step by step"
+    does = "resume a scope, at once or in steps"
     _add_resuming(add_verb(verbs, "resume", does, RESUME_EPILOG, loading.options()))
-    does = "what is stopped now, or whether something may run"
+    does = "show the present stops, or whether a scope may run"
     _add_looking(add_verb(verbs, "status", does, STATUS_EPILOG, loading.options()))
-    does = "everything that is stopped, for a weekly look: what is overdue first"
+    does = "show all stops for a weekly review, overdue ones first"
     reporting = add_verb(verbs, "report", does, REPORT_EPILOG, loading.options())
     reporting.add_argument(
-        "--audit", type=whole_number(MAX_AUDIT), metavar="N", help="the last N changes, too"
+        "--audit", type=whole_number(MAX_AUDIT), metavar="N", help="also show the last N changes"
     )
     return parser
 
@@ -122,13 +121,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 def _add_stopping(parser: argparse.ArgumentParser) -> None:
     options.add_scope(parser)
     add = parser.add_argument
-    does = "why, for those who are not there"
+    does = "the reason, for other operators"
     add("--reason", type=options.parse_text, required=True, metavar="TEXT", help=does)
-    does = "who stops it (default: who is logged in)"
+    does = "the operator (default: the user who is logged in)"
     add("--by", type=options.parse_text, metavar="NAME", help=does)
-    end = parser.add_argument_group("until when, exactly one").add_mutually_exclusive_group(
-        required=True
-    )
+    end = parser.add_argument_group("end, exactly one").add_mutually_exclusive_group(required=True)
     end.add_argument(
         "--for",
         type=options.parse_duration,
@@ -136,12 +133,12 @@ def _add_stopping(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="90m, 24h, 1w, ...",
     )
-    end.add_argument("--permanent", action="store_true", help="until somebody lets it run")
+    end.add_argument("--permanent", action="store_true", help="until an operator resumes it")
     add(
         "--when-expired",
         choices=("resume", "keep"),
-        help="at the end it runs by itself, or it stays stopped and you are reminded (default: "
-        "keep for --global, else resume)",
+        help="at the end: resume automatically, or keep the stop and send reminders (default: keep "
+        "for --global, else resume)",
     )
     add("--yes", action="store_true", help="in a terminal: do not ask")
 
@@ -150,37 +147,44 @@ def _add_resuming(parser: argparse.ArgumentParser) -> None:
     options.add_scope(parser)
     add = parser.add_argument
     add(
-        "--justification", type=options.parse_text, required=True, metavar="TEXT", help="why it may"
+        "--justification", type=options.parse_text, required=True, metavar="TEXT", help="the reason"
     )
-    does = "who approves of it (default: who is logged in)"
+    does = "the approving operator (default: the user who is logged in)"
     add("--by", type=options.parse_text, metavar="NAME", help=does)
-    steps = parser.add_argument_group("step by step").add_mutually_exclusive_group()
+    steps = parser.add_argument_group("steps").add_mutually_exclusive_group()
     steps.add_argument(
         "--canary",
         type=options.parse_shares,
         metavar="SHARES",
-        help="begin with the first of these shares of the keys, in per cent: 5,25,100",
+        help="resume these percentages of the keys in steps: 5,25,100",
     )
-    steps.add_argument("--advance", action="store_true", help="take the next step")
-    steps.add_argument("--failed", action="store_true", help="back to none: it is not well")
-    add("--check", type=text, metavar="COMMAND", help="with --advance: 0 is well (no shell)")
-    add("--override", action="store_true", help="at once though everything was stopped")
+    steps.add_argument("--advance", action="store_true", help="take the next step of the canary")
+    steps.add_argument(
+        "--failed", action="store_true", help="roll the canary back: the work is not healthy"
+    )
+    add(
+        "--check",
+        type=text,
+        metavar="COMMAND",
+        help="with --advance: exit code 0 means healthy (no shell)",
+    )
+    add("--override", action="store_true", help="resume all at once after a stop of everything")
 
 
 def _add_looking(parser: argparse.ArgumentParser) -> None:
     options.add_names(parser)
     add = parser.add_argument
-    does = "whose work it is; while a canary runs, it decides"
+    does = "the key of the work; a canary decides by it"
     add("--key", type=options.parse_text, metavar="KEY", help=does)
     add(
         "--exit-code",
         action="store_true",
-        help=f"end with {EXIT_STOPPED} where something is stopped",
+        help=f"exit with {EXIT_STOPPED} if stopped",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop, resume, or look; the exit code."""
+    """Stop, resume or show; the exit code."""
     verbs = {"stop": _stop, "resume": _resume, "status": _status, "report": _report}
     with loading.open_switch(args) as switch:
         return verbs[args.action](args, switch)
@@ -189,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
 def _stop(args: argparse.Namespace, switch: KillSwitch) -> int:
     by = current_user(args.by)
     if args.permanent and args.when_expired == "resume":
-        raise UsageError("--when-expired resume: goes with --for, --permanent has no end")
+        raise UsageError("--when-expired resume: needs --for; --permanent has no end")
     if args.everything and not args.yes and not confirm("Stop everything?", _facts(args)):
         raise CommandFailed("nothing was changed")
     record = _run_command(
@@ -214,33 +218,31 @@ def _facts(args: argparse.Namespace) -> Iterator[str]:
 def _resume(args: argparse.Namespace, switch: KillSwitch) -> int:
     common = {"by": current_user(args.by), "justification": args.justification}
     if args.check is not None and not args.advance:
-        raise UsageError("--check: goes with --advance")
+        raise UsageError("--check: needs --advance")
     if not (args.advance or args.failed):
         asked = {"canary": args.canary, "override": args.override}
         _show(args, switch, _run_command(args, switch, "resume", **common, **asked))
         return 0
     if args.override:
-        raise UsageError("--override: goes with neither --advance nor --failed")
+        raise UsageError("--override: cannot be combined with --advance or --failed")
     well = (
         False if args.failed else None if args.check is None else options.health_check(args.check)
     )
     record = _run_command(args, switch, "advance", **common, healthy=well)
     _show(args, switch, record)
     if args.advance and record.action == "rolled_back":
-        raise CommandFailed(
-            f"{args.check!r} says that it is not well: {record.scope} is stopped again"
-        )
+        raise CommandFailed(f"the check {args.check!r} failed: {record.scope} is stopped again")
     return 0
 
 
 def _run_command(
     args: argparse.Namespace, switch: KillSwitch, method: str, **settings: Any
 ) -> AuditRecord:
-    """The record of what a command of the switch has changed.
+    """The record of the change that a method of the switch made.
 
-    :raises CommandFailed: the rules refuse it.
+    :raises CommandFailed: the rules reject the change.
     """
-    with options.translate_errors(), redirect_stdout(sys.stderr):  # what its notifiers print
+    with options.translate_errors(), redirect_stdout(sys.stderr):  # output of notifiers
         record: AuditRecord = getattr(switch, method)(
             everything=args.everything, **options.scope_arguments(args), **settings
         )
@@ -248,7 +250,7 @@ def _run_command(
 
 
 def _show(args: argparse.Namespace, switch: KillSwitch, record: AuditRecord) -> None:
-    """What a change came to; it is made, whatever can be seen of it now."""
+    """Print a change; it is committed even if the store can no longer be read."""
     from retrytemplate.cli.commands.switch.rendering import headline, print_change
 
     try:
@@ -264,7 +266,7 @@ def _show(args: argparse.Namespace, switch: KillSwitch, record: AuditRecord) -> 
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:
-        print(f"{printable(headline(record))}, but it cannot be shown", file=sys.stderr)
+        print(f"{printable(headline(record))}, but the result cannot be printed", file=sys.stderr)
         raise
 
 

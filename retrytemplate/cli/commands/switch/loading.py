@@ -1,4 +1,4 @@
-"""The store of a kill switch that a verb works on, and what is in it."""
+"""The kill switch and the store that a verb uses, and a view of the content."""
 
 from __future__ import annotations
 
@@ -35,28 +35,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "StoreView", "Unreadable", "load_view", "open_switch", "options"]
 
-# Records that are view through for those that nobody was told of.
+# Latest records that are searched for pending notifications.
 AUDIT_SCAN = 1000
 
 
 def options() -> ArgumentParser:
-    """The options that say which switch, for the parsers of verbs."""
+    """The options that name a switch, for the parsers of verbs."""
     parser = ArgumentParser(add_help=False, parents=[stores.options(of="the store of the switch")])
     parser.add_argument_group("or the switch of a program").add_argument(
         "--switch",
         metavar="FILE:NAME",
-        help="in a Python file, which is run: it has names, rules and notifiers besides its store",
+        help="a KillSwitch in a Python file, with its store, names, rules and notifiers",
     )
     return parser
 
 
 @contextmanager
 def open_switch(args: Namespace) -> Iterator[KillSwitch]:
-    """The switch that the arguments name, or one on the store that they name; no file is made.
+    """The switch that the arguments name, or one on the store that they name; no file is created.
 
-    :raises UsageError: they name none, or one that cannot serve.
-    :raises CommandFailed: the rules refuse it; or the store cannot be
-        reached, or holds what cannot be read.
+    :raises UsageError: they name none, or an invalid one.
+    :raises CommandFailed: the rules reject the change, or the store cannot be read.
     """
     url = "" if args.switch else stores.store_url(args)
     try:
@@ -75,11 +74,11 @@ def _switch_of_file(args: Namespace) -> Iterator[KillSwitch]:
     from retrytemplate.control import KillSwitch
 
     if args.store:
-        raise UsageError("--store: goes without --switch, which has a store")
-    with redirect_stdout(sys.stderr):  # what a file prints is no part of what this command says
+        raise UsageError("--store: cannot be combined with --switch, which has a store")
+    with redirect_stdout(sys.stderr):  # output of the user's code
         switch = user_files.load_object(args.switch, KillSwitch, "service.py:switch")
     if not switch.store.shared:
-        raise UsageError(f"--switch: its store must be one that processes share, got {switch!r}")
+        raise UsageError(f"--switch: must have a store that processes share, got {switch!r}")
     with closing(switch.store), switch:
         yield switch
 
@@ -109,7 +108,7 @@ def _open_store(url: str, prefix: str) -> DurableSwitchStore:
 
 
 def _check_file(url: str) -> None:
-    """A file that a slip of the pen has made would stop nobody."""
+    """Raise for a missing file: a new empty store, for a mistyped path, would stop nothing."""
     from sqlalchemy import make_url
 
     from retrytemplate._storage.sql_engine import missing_file
@@ -121,16 +120,16 @@ def _check_file(url: str) -> None:
 
 @frozen
 class Change:
-    """A change, as it stands in the store.
+    """A change in the store.
 
-    :param notified: whether the notifiers have been told.
+    :param notified: whether the notifiers received it.
     """
 
     record: AuditRecord
     notified: bool
 
     def as_json(self) -> dict[str, Any]:
-        """All that is known of it."""
+        """The record, and whether the notifiers received it."""
         from retrytemplate.control.switch.codec import encode_record
 
         data: dict[str, Any] = json.loads(encode_record(self.record))
@@ -146,7 +145,7 @@ class Unreadable:
     notified: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Which one it is, and why it cannot be read."""
+        """Its number, and the reason why it cannot be read."""
         return {
             "number": self.record.number,
             "error": self.record.reason,
@@ -156,9 +155,9 @@ class Unreadable:
 
 @frozen
 class StoreView:
-    """What a store held at a moment.
+    """The content of a store at a moment.
 
-    :param version: as many changes there have been; 0: nobody has ever written there.
+    :param version: the number of changes; 0: the store was never used.
     :param audit: the latest changes, the newest first.
     """
 
@@ -174,20 +173,20 @@ class StoreView:
 
     @property
     def unreadable(self) -> tuple[Unreadable, ...]:
-        """The others of the latest."""
+        """The latest changes that cannot be read, the newest first."""
         return tuple(each for each in self.audit if isinstance(each, Unreadable))
 
     def find_change(self, record: AuditRecord) -> Change:
-        """The change that this record is of."""
+        """The change of this record."""
         same = (each for each in self.changes if each.record.id == record.id)
         return next(same, Change(record, notified=False))
 
     def find_line(self, scope: SwitchScope) -> ReportLine | None:
-        """What is stopped of this name."""
+        """The stop of this scope."""
         return next((line for line in self.lines if line.entry.scope == scope), None)
 
     def decide(self, asked: Iterable[SwitchScope], key: Any) -> Decision:
-        """What a check would decide."""
+        """The decision of a check."""
         from retrytemplate.control.switch.transitions import decide
 
         entries = {line.entry.scope: line.entry for line in self.lines}
@@ -195,11 +194,11 @@ class StoreView:
 
     @property
     def pending(self) -> tuple[Change, ...]:
-        """The changes that nobody has been told of, the newest first."""
+        """The changes that no notifier received yet, the newest first."""
         return tuple(each for each in self.changes if not each.notified)
 
     def as_json(self) -> dict[str, Any]:
-        """What is stopped, and what nobody knows, or can know."""
+        """The stops, the pending notifications and the unreadable records."""
         pending = self.pending
         oldest = max(0.0, self.at - pending[-1].record.at) if pending else None
         return {
@@ -211,7 +210,7 @@ class StoreView:
         }
 
     def decision_as_json(self, decision: Decision) -> dict[str, Any]:
-        """What a check would decide, and by what."""
+        """A decision, and the stop that caused it."""
         line = None if decision.entry is None else self.find_line(decision.entry.scope)
         return {
             "allowed": decision.allowed,
@@ -221,9 +220,9 @@ class StoreView:
 
 
 def load_view(store: SwitchStore) -> StoreView:
-    """What is in a store; nothing is written there, no table is made.
+    """The content of a store; nothing is written, no table is created.
 
-    :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
+    :raises SwitchStoreError: the store cannot be reached or read.
     """
     from retrytemplate.control.switch.cache import load_snapshot
     from retrytemplate.control.switch.report import report_lines
@@ -248,7 +247,7 @@ def _change(stored: StoredRecord) -> Change | Unreadable:
 
 
 def line_as_json(line: ReportLine) -> dict[str, Any]:
-    """One thing that is stopped."""
+    """The fields of a stop."""
     entry = line.entry
     return {
         "kind": entry.scope.kind,

@@ -1,4 +1,4 @@
-"""What the verbs of ``retrytemplate switch`` are told: scopes, lengths of time, shares, keys."""
+"""Arguments of ``retrytemplate switch``: scopes, durations, percentages, keys."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ NAMED = ("segment", "feature", "experiment")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[smhdw])+", re.ASCII)
 DURATION_PART = re.compile(r"([0-9.]+)([smhdw])")
-STDERR = 2  # the file of standard error
-DURATIONS = "a length of time such as 90m, 24h, 1w or 1d12h (s, m, h, d, w), of ten years at most"
-# What the rules say to those who write Python, for those who type.
+STDERR = 2  # the file descriptor of standard error
+DURATIONS = "a duration of at most ten years, such as 90m, 24h, 1w or 1d12h (s, m, h, d, w)"
+# Python code in the errors of a switch, and the options of the command.
 OPTION_NAMES = {
     "resume(canary=(5, 25, 100))": "resume --canary 5,25,100",
     "canary=(5, 25, 100)": "--canary 5,25,100",
     "override=True": "--override",
 }
-SHARES = "shares in per cent that grow up to 100, such as 5,25,100"
+SHARES = "increasing percentages up to 100, such as 5,25,100"
 
 
 def add_scope(parser: ArgumentParser) -> None:
-    """The options of which exactly one says what is meant."""
-    group = parser.add_argument_group("what, exactly one").add_mutually_exclusive_group(
+    """Add the options that name a scope; exactly one is required."""
+    group = parser.add_argument_group("scope, exactly one").add_mutually_exclusive_group(
         required=True
     )
     group.add_argument("--global", action="store_true", dest="everything", help="everything")
@@ -62,8 +62,8 @@ def add_scope(parser: ArgumentParser) -> None:
 
 
 def add_names(parser: ArgumentParser) -> None:
-    """The options that say what somebody wants to run."""
-    _add(parser.add_argument_group("what a check would decide for all of"))
+    """Add the options that name the scopes of a check."""
+    _add(parser.add_argument_group("show the decision of a check of these scopes"))
 
 
 def _add(group: Any) -> None:
@@ -74,12 +74,12 @@ def _add(group: Any) -> None:
 
 
 def scope_arguments(args: Namespace) -> dict[str, Any]:
-    """The options of what is meant, as the methods of a switch take them."""
+    """The scope as arguments of the methods of a switch."""
     return {kind: getattr(args, kind) for kind in NAMED}
 
 
 def required_scopes(args: Namespace, switch: KillSwitch) -> tuple[SwitchScope, ...]:
-    """What has to run for all that is meant, in the order in which a check asks.
+    """All scopes that must not be stopped, in the order of a check.
 
     :raises CommandFailed: the switch has no such name.
     """
@@ -89,21 +89,21 @@ def required_scopes(args: Namespace, switch: KillSwitch) -> tuple[SwitchScope, .
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Let what a switch refuses be said in the words of the command.
+    """Translate the errors of a switch to the options of the command.
 
-    :raises CommandFailed: the rules refuse it.
+    :raises CommandFailed: the rules reject the change.
+    :raises UsageError: an argument is not valid.
     """
     try:
         yield
     except SwitchRefusedError as error:
         raise CommandFailed(to_option_names(str(error))) from None
-    except (TypeError, ValueError) as error:  # they begin with what it is that cannot be
+    except (TypeError, ValueError) as error:  # the message begins with the name of the argument
         raise UsageError(f"--{error}") from None
 
 
 def parse_key(given: str | None) -> Any:
-    """The key, as JSON or as text; a list is a tuple.
-
+    """The key as JSON or as text; a list becomes a tuple.
 
     >>> parse_key("user-17"), parse_key("17"), parse_key('["eu", 17]')
     ('user-17', 17, ('eu', 17))
@@ -131,7 +131,7 @@ def _tuples(value: Any) -> Any:
 
 
 def parse_encodable(given: str) -> str:
-    """Read an argument that must be text in this terminal's encoding: else it means another name.
+    """Read an argument that must be valid in the encoding of the terminal.
 
     >>> parse_encodable("finänz")
     'finänz'
@@ -140,18 +140,18 @@ def parse_encodable(given: str) -> str:
         given.encode()
     except UnicodeEncodeError:
         raise ArgumentTypeError(
-            f"could not be read in the encoding of this terminal, got {given!r}"
+            f"must be valid in the encoding of this terminal, got {given!r}"
         ) from None
     return given
 
 
 def parse_text(given: str) -> str:
-    """Read an argument that must say something, in this terminal's encoding."""
+    """Read an argument that must not be empty, in the encoding of the terminal."""
     return text(parse_encodable(given))
 
 
 def parse_duration(given: str) -> float:
-    """Read an argument that must be a length of time.
+    """Read an argument that must be a duration.
 
     >>> parse_duration("24h"), parse_duration("1d12h"), parse_duration("1.5m")
     (86400.0, 129600.0, 90.0)
@@ -183,21 +183,21 @@ def parse_shares(given: str) -> tuple[float, ...]:
 
 
 def health_check(command: str) -> Callable[[], bool]:
-    """A function that runs the command, whose end says whether all is well.
+    """A function that runs the command; its result is whether the exit code is 0.
 
-    :raises UsageError: it cannot be run.
+    :raises UsageError: the command cannot be run.
     """
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(f"--check: {error}, got {command!r}") from None
     if not words or shutil.which(words[0]) is None:
-        raise UsageError(f"--check: there is no such command, got {command!r}")
+        raise UsageError(f"--check: must be a command that exists, got {command!r}")
 
     def look() -> bool:
-        try:  # what it prints is no part of what this command says
+        try:  # its output must not mix with the output of this command
             return subprocess.run(words, stdout=STDERR, check=False).returncode == 0
-        except OSError as error:  # no program after all: who cannot look does not know
+        except OSError as error:  # found, but not a program
             print(f"{command!r} cannot be run: {printable(str(error))}", file=sys.stderr)
             return False
 
@@ -205,7 +205,7 @@ def health_check(command: str) -> Callable[[], bool]:
 
 
 def to_option_names(message: str) -> str:
-    """What the rules say, in the words of the command.
+    """The message of a switch with the options of the command.
 
     >>> to_option_names("resume with canary=(5, 25, 100), or say override=True")
     'resume with --canary 5,25,100, or say --override'

@@ -1,4 +1,4 @@
-"""What ``retrytemplate switch`` shows: what is stopped, the report, and what a change came to."""
+"""Output of ``retrytemplate switch``: the stops, the report, and the result of a change."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ HEADS = ("what", "state", "for", "by", "end", "reason")
 CHANGES = ("when", "what", "change", "by", "notified", "reason")
 WHAT = CHANGES.index("what")
 OVERDUE, CANARY, RUNS, UNREADABLE = "red", "yellow", "green", "red"
-NOT_NOTIFIED = "nobody yet: a process whose switch has notifiers does it"
-FIRST_CHANGE = "this is the first change in this store: do your processes have the same one?"
+NOT_NOTIFIED = "no: pending until a process whose switch has notifiers sends it"
+FIRST_CHANGE = "this is the first change in this store: check that your processes use this store"
 
 
 class SwitchScreen(tables.Screen):
-    """What is stopped, on standard output."""
+    """The stops on standard output."""
 
     def list(self, view: StoreView) -> None:
-        """A line for each, and what nobody knows of."""
+        """Print a line for each stop, and the warnings."""
         if view.lines:
             rows = [_cells(line) for line in view.lines]
             self.table(HEADS, rows, map(_style, view.lines), numbers=("for",))
@@ -44,7 +44,7 @@ class SwitchScreen(tables.Screen):
     def decision(
         self, decision: Decision, asked: Sequence[SwitchScope], key: Any, view: StoreView
     ) -> None:
-        """What a check would decide of what was asked, and by what."""
+        """Print the decision of a check, and the stop that caused it."""
         word, style = ("runs", RUNS) if decision.allowed else ("is stopped", OVERDUE)
         names = " and ".join(map(str, asked[1:] or asked))
         whose = "" if key is None else f", key {key!r}:"
@@ -58,7 +58,7 @@ class SwitchScreen(tables.Screen):
             self.facts(_similar_name_note(scope, view))
 
     def report(self, view: StoreView) -> None:
-        """Everything that is stopped, what is overdue first; as long as it is."""
+        """Print all facts of all stops, overdue ones first."""
         overdue = sum(line.overdue for line in view.lines)
         number = (
             f"{len(view.lines)} stopped"
@@ -76,22 +76,22 @@ class SwitchScreen(tables.Screen):
         self._warnings(view)
 
     def changes(self, changes: Sequence[Change | Unreadable]) -> None:
-        """A line for each change, also for one that cannot be read."""
+        """Print a line for each change, including unreadable ones."""
         self.say("")
         if not changes:
-            self.say("There has been no change.")
+            self.say("No changes.")
             return
         rows = [_change(each) for each in changes]
         styles = [UNREADABLE if isinstance(each, Unreadable) else None for each in changes]
         self.table(CHANGES, rows, styles, numbers=(), name=WHAT)
 
     def _warnings(self, view: StoreView) -> None:
-        """What nobody knows of, and what nobody can read."""
+        """Print the number of pending notifications and of unreadable records."""
         pending, unreadable = view.pending, view.unreadable
         if pending:
             age = format_span(view.at - pending[-1].record.at)
             number = _number(pending)
-            self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
+            self.say(f"Pending notifications: {number}, the oldest {age} old.", style=CANARY)
         if unreadable:
             latest = "" if len(unreadable) == 1 else "the latest is "
             why = unreadable[0].record.reason
@@ -103,8 +103,8 @@ def _number(changes: Sequence[Any]) -> str:
 
 
 def _unused_store_note(view: StoreView) -> str:
-    """A store that was never used may be the wrong one."""
-    return "" if view.version else ", there has never been a change in this store"
+    """A note for a store without changes: it may be the wrong one."""
+    return "" if view.version else "; this store has no changes"
 
 
 def _cells(line: ReportLine) -> Iterator[str]:
@@ -166,11 +166,11 @@ def _action_text(record: AuditRecord) -> str:
     return f"{record.action}{share}{', override' if record.override else ''}"
 
 
-# What a change came to: without a terminal's packages, since it is done by then.
+# The result of a change is printed without rich: the change is committed by then.
 
 
 def headline(record: AuditRecord) -> str:
-    """How what was changed stands now."""
+    """The new state of the scope."""
     if record.share >= 100:
         return f"{record.scope} runs again"
     if record.share > 0:
@@ -180,10 +180,10 @@ def headline(record: AuditRecord) -> str:
 
 
 def print_change(change: Change, view: StoreView, *, named: bool) -> None:
-    """How it stands after a change that was made.
+    """Print the state after a change.
 
-    :param view: what the store holds since.
-    :param named: whether the caller gave a name.
+    :param view: the content of the store after the change.
+    :param named: whether the operator passed a name.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     print(clean(headline(change.record), encoding))
@@ -195,17 +195,17 @@ def _facts_of(change: Change, view: StoreView, named: bool) -> Iterator[tuple[st
     record, line = change.record, view.find_line(change.record.scope)
     yield ("reason" if record.action == "stopped" else "justification"), record.reason
     override = ", with an override" if record.override else ""
-    yield "by", f"{record.by}{'' if named else ' (who is logged in)'}{override}"
+    yield "by", f"{record.by}{'' if named else ' (the user who is logged in)'}{override}"
     if line is not None:
         yield "end", line.end
         if line.entry.step:
-            yield "next", f"{_next_percentages(line)}, each with --advance, after a look"
-    yield "notified", "by a process with notifiers" if change.notified else NOT_NOTIFIED
+            yield "next", f"{_next_percentages(line)}, each with --advance, after a check"
+    yield "notified", "yes" if change.notified else NOT_NOTIFIED
     yield from _notes(record, view)
 
 
 def _notes(record: AuditRecord, view: StoreView) -> Iterator[tuple[str, str]]:
-    """What may not have been meant."""
+    """Notes on changes that may be mistakes."""
     everything = view.find_line(EVERYTHING)
     if view.version == 1:
         yield "note", FIRST_CHANGE
@@ -216,9 +216,9 @@ def _notes(record: AuditRecord, view: StoreView) -> Iterator[tuple[str, str]]:
 
 
 def _similar_name_note(scope: SwitchScope, view: StoreView) -> Iterator[tuple[str, str]]:
-    """A name that comes up for the first time may be a slip of the pen."""
+    """A note for a new name that is similar to a known one: it may be mistyped."""
     others = [each.record.scope for each in view.changes if each.record.scope.kind == scope.kind]
     names = {other.name or "" for other in others if other != scope}
     near = get_close_matches(scope.name or "", names, n=1)
     if near and others.count(scope) < 2:
-        yield "note", f"{scope} is new here; there has been {scope.kind} {near[0]!r}"
+        yield "note", f"{scope} is new in this store; a similar one is known: {near[0]!r}"
