@@ -6,19 +6,20 @@ thrown in at the ``yield``.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Iterator
     from typing import TypeVar
 
     T = TypeVar("T")
     Operation = Generator[Any, Any, T]
 
 __all__ = ["AnswerLateError", "AnswerLostError", "Operation", "operation_name", "perform"]
-__all__ += ["perform_async", "retry_once_if_answer_lost"]
+__all__ += ["perform_async", "retry_once_if_answer_lost", "translate_errors"]
 
 
 class AnswerLostError(CacheUnavailableError):
@@ -35,6 +36,15 @@ def retry_once_if_answer_lost(order: Any) -> Operation[Any]:
         return (yield order)
     except AnswerLostError:
         return (yield order)
+
+
+@contextmanager
+def translate_errors(kind: type[Exception]) -> Iterator[None]:
+    """Raise the errors of the store as *kind*, with their message and cause."""
+    try:
+        yield
+    except CacheUnavailableError as exc:
+        raise kind(str(exc)) from exc.__cause__
 
 
 def operation_name(step: Operation[Any]) -> str:

@@ -13,6 +13,7 @@ from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.formatting import one_line
 from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import check_int, check_wait
+from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
 from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError
@@ -104,6 +105,7 @@ class _Connections(ABC):
         self._timeout = timeout
         self._owner = owner
         self._open()
+        register(self)
 
     @abstractmethod
     def _made(self) -> tuple[Any, Any]:
@@ -126,6 +128,9 @@ class _Connections(ABC):
         before = self.pool, self._idle
         self._open()
         return before
+
+    def _forked(self) -> None:
+        retain(self.reopen())
 
     @property
     def _is_pool_shared(self) -> bool:

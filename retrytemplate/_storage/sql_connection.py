@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
+from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import operation_name, perform
 from retrytemplate._storage.sql_engine import unavailable
 from retrytemplate._storage.store_role import CONTEXT_CACHE
@@ -43,6 +44,7 @@ class _Database:
         self.engine: Any = sql_engine.engine(url, timeout, owner, asynchronous=self.asynchronous)
         self._is_pool_shared = self.engine.pool is getattr(url, "pool", None)
         self._owner = owner
+        register(self)
 
     def __str__(self) -> str:
         """The database, without what may be a password."""
@@ -54,6 +56,9 @@ class _Database:
         before: object = engine.pool
         engine.dispose(close=False)
         return before
+
+    def _forked(self) -> None:
+        retain(self.reopen())
 
     def _failed(self, step: str, parameters: dict[str, Any], error: SQLAlchemyError) -> Exception:
         key = parameters.get("key")

@@ -16,7 +16,7 @@ from retrytemplate._internal.validation import (
     check_seconds,
     check_wait,
 )
-from retrytemplate._storage.fork_safety import register, retain
+from retrytemplate._storage.fork_safety import register
 from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate.backends.leases import LeasedClaim, RenewingTask, RenewingThread
 from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
@@ -109,10 +109,12 @@ class DurableCache(ABC):
     _claims: type[LeasedClaim] = LeasedClaim
     _steps: SQLSteps | RedisSteps
     _store: Any
+    _store_class: type
     _renewer: Any
 
     def __init__(
         self,
+        url: Any,
         lease: Seconds,
         prefix: Any,
         timeout: Seconds,
@@ -133,6 +135,7 @@ class DurableCache(ABC):
             )
         self.on_store_error = on_store_error
         self._monotonic = given_or_system(clock).monotonic
+        self._store = self._store_class(url, self.timeout)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._store} prefix={self.prefix!r}>"
@@ -268,13 +271,12 @@ class DurableCache(ABC):
         register(self)
 
     def _forked(self) -> None:
-        """In a child process: leave the connections and the claims to the parent."""
+        """In a child process: leave the claims to the parent."""
         self._left.clear()
-        retain(self._begin_anew())
+        self._begin_anew()
 
-    def _begin_anew(self) -> Any:
+    def _begin_anew(self) -> None:
         self._renewer = self._renewing()
-        return self._store.reopen()
 
     def _ours(self, claim: Claim) -> Any:
         if not isinstance(claim, self._claims):
@@ -328,9 +330,9 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
     async def _end_left(self) -> None:
         await drivers.perform_async(self._endings())
 
-    def _begin_anew(self) -> Any:
+    def _begin_anew(self) -> None:
         self._loop = None
-        return super()._begin_anew()
+        super()._begin_anew()
 
     async def _perform(self, step: Operation[T], connection: Any = None) -> T:
         self._check_loop()
@@ -363,7 +365,8 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
                 "in a worker thread, with the blocking cache"
             ) from None
         if self._loop is not None and self._loop.is_closed():
-            self._begin_anew()  # its connections cannot be closed any more
+            self._begin_anew()
+            self._store.reopen()  # the previous connections cannot be closed any more
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

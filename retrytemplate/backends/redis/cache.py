@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate._internal.validation import check_seconds
@@ -50,15 +49,10 @@ class _OnRedis(DurableCache, Generic[C]):
         clock: Clock | None = None,
         on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
+        super().__init__(url, lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self.ttl: float = check_seconds("ttl", ttl)
-        self._store = self._connect(url)
         self._steps = self._new_steps()
         self._begin_life()
-
-    @abstractmethod
-    def _connect(self, url: str | C) -> Connections | AsyncConnections:
-        """Connections to the server, or those of the client."""
 
     def _new_steps(self) -> Steps:
         return Steps(self.prefix, self.lease, self.ttl)
@@ -66,9 +60,9 @@ class _OnRedis(DurableCache, Generic[C]):
     def _check_connection(self, connection: Any) -> None:
         refuse_connection(self, connection)
 
-    def _begin_anew(self) -> Any:
+    def _begin_anew(self) -> None:
         self._steps = self._new_steps()  # with tokens of its own
-        return super()._begin_anew()
+        super()._begin_anew()
 
 
 class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
@@ -99,6 +93,7 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
     """
 
     asynchronous_twin = "AsyncRedisRetryContextCache"
+    _store_class = Connections
 
     def __iter__(self) -> Iterator[str]:
         """Each key that has a record, in no order; a key may occur more than once."""
@@ -106,9 +101,6 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
         while cursor != END:
             cursor, page = self._perform(self._steps.page(cursor or END))
             yield from map(from_column_key, page)
-
-    def _connect(self, url: str | Redis) -> Connections:
-        return Connections(url, self.timeout)
 
 
 class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
@@ -122,6 +114,8 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
     <AsyncRedisRetryContextCache localhost:6379/7 prefix='orders:retry'>
     """
 
+    _store_class = AsyncConnections
+
     async def __aiter__(self) -> AsyncIterator[str]:
         """Each key that has a record, in no order; a key may occur more than once."""
         cursor = None
@@ -129,6 +123,3 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
             cursor, page = await self._perform(self._steps.page(cursor or END))
             for key in page:
                 yield from_column_key(key)
-
-    def _connect(self, url: str | AsyncRedis) -> AsyncConnections:
-        return AsyncConnections(url, self.timeout)

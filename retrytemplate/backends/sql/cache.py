@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate._internal.validation import check_limit_or_none, to_seconds
@@ -52,17 +51,12 @@ class _OnSQL(DurableCache, Generic[E]):
         clock: Clock | None = None,
         on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self._store: Database | AsyncDatabase = self._connect(url)
+        super().__init__(url, lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self.ttl: float | None = to_seconds(ttl)
         check_limit_or_none("ttl", self.ttl)
         dialect = self._store.engine.dialect.name
         self._steps = Steps(dialect, self.prefix, self.lease, self.ttl)
         self._begin_life()
-
-    @abstractmethod
-    def _connect(self, url: str | E) -> Database | AsyncDatabase:
-        """Connections to the database, or those of the engine."""
 
     def _check_connection(self, connection: Any) -> None:
         self._store.check_connection(connection)
@@ -95,9 +89,7 @@ class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
     """
 
     asynchronous_twin = "AsyncSQLRetryContextCache"
-
-    def _connect(self, url: str | Engine) -> Database:
-        return Database(url, self.timeout)
+    _store_class = Database
 
     def __iter__(self) -> Iterator[str]:
         after = ""
@@ -122,8 +114,7 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
     >>> asyncio.run(main())
     """
 
-    def _connect(self, url: str | AsyncEngine) -> AsyncDatabase:
-        return AsyncDatabase(url, self.timeout)
+    _store_class = AsyncDatabase
 
     async def __aiter__(self) -> AsyncIterator[str]:
         after = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from hashlib import sha256
 from math import inf
 from sys import float_info
@@ -12,8 +11,7 @@ from attrs import astuple, frozen
 
 from retrytemplate._internal.validation import check_seconds, check_wait
 from retrytemplate._storage.column_keys import KEY_PREFIXES, from_column_key, to_column_key
-from retrytemplate._storage.fork_safety import register, retain
-from retrytemplate._storage.operation_runner import perform
+from retrytemplate._storage.operation_runner import perform, translate_errors
 from retrytemplate._storage.redis_connection import Connections
 from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
 from retrytemplate._storage.store_role import StoreRole
@@ -21,10 +19,10 @@ from retrytemplate.backends.redis.operations import AT_ONCE, END, ESCAPED, MOST,
 from retrytemplate.control.breaker.redis import lua
 from retrytemplate.control.breaker.redis.record import decode_record, encode_note
 from retrytemplate.control.breaker.window import STEPS, Calls, Seconds
-from retrytemplate.errors import CacheUnavailableError, CircuitStoreError
+from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from redis import Redis
 
@@ -136,7 +134,6 @@ class RedisCircuitStore:
         )
         self._opening = f"{prefix}:circuit:{{"
         self._connections = Connections(url, self.timeout, OWNER)
-        register(self)
 
     def __repr__(self) -> str:
         return (
@@ -152,7 +149,7 @@ class RedisCircuitStore:
         found, cursor = set[bytes](), END
         pattern = f"{SPECIAL.sub(ESCAPED, self._opening)}*}}"
         while True:
-            with _translate_errors():
+            with translate_errors(CircuitStoreError):
                 cursor, page = perform(scan(cursor, pattern), self._connections.ask)
             found.update(page)
             if cursor == END:
@@ -239,7 +236,7 @@ class RedisCircuitStore:
         keys: tuple[bytes, ...],
         arguments: Sequence[Any],
     ) -> Any:
-        with _translate_errors():
+        with translate_errors(CircuitStoreError):
             return perform(call(again, script, name, keys, arguments), self._connections.ask)
 
     def _decode_reply(self, name: str, reply: Any) -> CircuitRecord:
@@ -254,10 +251,6 @@ class RedisCircuitStore:
     def _keys(self, name: str) -> tuple[bytes, ...]:
         circuit = f"{self._opening}{to_column_key(name)}}}"
         return circuit.encode(), f"{circuit}:window".encode(), f"{circuit}:permits".encode()
-
-    def _forked(self) -> None:
-        """In a child process: leave the connections to the parent."""
-        retain(self._connections.reopen())
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
@@ -298,12 +291,3 @@ def scan(cursor: str, pattern: str) -> Operation[tuple[str, list[bytes]]]:
         None, ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", "hash")
     )
     return following.decode(), keys
-
-
-@contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Let what the store is refused be an error of the circuit."""
-    try:
-        yield
-    except CacheUnavailableError as exc:
-        raise CircuitStoreError(str(exc)) from exc.__cause__

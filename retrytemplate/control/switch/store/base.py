@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -10,14 +9,18 @@ from attrs import define, frozen
 
 from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate._internal.validation import check_wait
-from retrytemplate._storage.fork_safety import register, retain
-from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError, perform
+from retrytemplate._storage.operation_runner import (
+    AnswerLateError,
+    AnswerLostError,
+    perform,
+    translate_errors,
+)
 from retrytemplate._storage.store_role import StoreRole
 from retrytemplate.clock import given_or_system
 from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import TypeVar
 
     from retrytemplate._internal.validation import Seconds
@@ -35,7 +38,6 @@ __all__ = [
     "StoredRecord",
     "SwitchStore",
     "to_stored_record",
-    "translate_errors",
     "unreadable_error",
 ]
 
@@ -257,7 +259,7 @@ class DurableSwitchStore:
 
     def load(self, known: int | None) -> tuple[int, str] | None:
         """The version and the document, in one round trip; None: the version is still *known*."""
-        with translate_errors():
+        with translate_errors(SwitchStoreError):
             return self._perform(self._operations.load(known))
 
     def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
@@ -265,7 +267,7 @@ class DurableSwitchStore:
 
         Where the answer was lost, what was written is recognised by its records.
         """
-        with translate_errors():
+        with translate_errors(SwitchStoreError):
             try:
                 return self._in_transaction(
                     self._operations.commit(expected, document, records, False)
@@ -278,21 +280,21 @@ class DurableSwitchStore:
 
     def records(self, *, before: int | None = None, limit: int = 100) -> list[StoredRecord]:
         """The newest records, newest first; of those with a number below *before*."""
-        with translate_errors():
+        with translate_errors(SwitchStoreError):
             return self._perform(self._operations.records(before, limit))
 
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
     ) -> list[StoredRecord]:
         """The oldest records that are not told, and that nobody else has claimed."""
-        with translate_errors():
+        with translate_errors(SwitchStoreError):
             return self._perform(self._operations.claim_pending_notifications(worker, lease, limit))
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these; those that another has claimed since stay his."""
         if not numbers:
             return
-        with translate_errors():
+        with translate_errors(SwitchStoreError):
             try:
                 self._in_transaction(self._operations.mark_notified(numbers, worker))
             except AnswerLostError:
@@ -316,22 +318,6 @@ class DurableSwitchStore:
     def _in_transaction(self, step: Operation[T]) -> T:
         """Run a step whose orders are done all or not at all."""
         return self._perform(step)
-
-    def _register_fork_hook(self) -> None:
-        register(self)
-
-    def _forked(self) -> None:
-        """In a child process: leave the connections to the parent."""
-        retain(self._store.reopen())
-
-
-@contextmanager
-def translate_errors() -> Iterator[None]:
-    """Let what the store is refused be an error of the switch."""
-    try:
-        yield
-    except CacheUnavailableError as exc:
-        raise SwitchStoreError(str(exc)) from exc.__cause__
 
 
 def to_stored_record(number: Any, text: Any, notified: Any) -> StoredRecord:

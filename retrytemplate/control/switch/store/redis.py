@@ -54,7 +54,6 @@ class RedisSwitchStore(DurableSwitchStore):
         super().__init__(prefix, timeout)
         self._operations = _RedisOperations(self.prefix)
         self._store = Connections(url, self.timeout, KILL_SWITCH)
-        self._register_fork_hook()
 
 
 class _RedisOperations:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from retrytemplate._storage.column_keys import TABLE_PREFIXES
-from retrytemplate._storage.operation_runner import retry_once_if_answer_lost
+from retrytemplate._storage.operation_runner import retry_once_if_answer_lost, translate_errors
 from retrytemplate._storage.sql_connection import Database
 from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
 from retrytemplate._storage.sql_schema import Schema, Tables
@@ -14,9 +14,9 @@ from retrytemplate.control.switch.store.base import (
     KILL_SWITCH,
     DurableSwitchStore,
     to_stored_record,
-    translate_errors,
     unreadable_error,
 )
+from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,14 +79,13 @@ class SQLSwitchStore(DurableSwitchStore):
         operations = _SQLOperations(dialect, self.prefix)
         self._operations = operations
         self._prepare, self._tables_exist = operations.prepare, operations.exists
-        self._register_fork_hook()
 
     def is_made(self) -> bool:
         """Whether the tables are there; the first use of other methods makes them.
 
         :raises SwitchStoreError: the database cannot be reached, or they are of a later version.
         """
-        with translate_errors():
+        with translate_errors(SwitchStoreError):
             return self._perform(self._tables_exist())
 
     def _in_transaction(self, step: Operation[T]) -> T:
