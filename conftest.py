@@ -1,4 +1,4 @@
-"""How the suite runs: examples of the documentation included, and nothing left to chance."""
+"""How the suite runs: examples of the documentation included, with checks for leaked resources."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 _begun = count()
 _leftovers = Leftovers()
-_sharing: list[Path] = []  # the module whose tests share what they start
+_sharing: list[Path] = []  # the module whose tests share resources
 _watchdog = pytest.StashKey[Watchdog]()
 
 
@@ -137,7 +137,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What is there by now, thousands of tests and reports, no collection has to go through."""
+    """Freeze the collected objects, so that no garbage collection traverses them."""
     if next(_begun) % 100 == 0:
         gc.collect()
         gc.freeze()

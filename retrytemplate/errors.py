@@ -128,7 +128,8 @@ class InconsistentKeyError(RetryError):
 class IdempotencyKeyReusedError(RetryError):
     """An idempotency key was used before, with a different request.
 
-    Raised by ``Operations`` before anything is called.  Use a different key for each operation.
+    Raised by the library's ``Operations`` before anything is called.  Use a different key for each
+    operation.
     """
 
 
@@ -151,9 +152,9 @@ class AttemptInProgressError(RetryError):
 class AttemptLostError(RetryError):
     """An attempt started and recorded no result: its worker crashed, or its lease expired.
 
-    A template records it as the failure of the lost attempt, and passes it to the recovery if the
-    last attempt was lost; it never replaces the callback's exception.  ``worker`` is the name of
-    the worker that made the attempt.
+    Not raised by a call: a template records it as the failure of the lost attempt, and passes it to
+    the recovery if the last attempt was lost.  ``worker`` is the name of the worker that made the
+    attempt.
     """
 
     def __init__(self, message: str, *, worker: str | None = None) -> None:
@@ -199,10 +200,10 @@ class RetryLater(RetryError):
 
 
 class Rejected(RetryError):
-    """A guard or strategy rejected the call; the callback was not called.
+    """The call was rejected; the callback was not called.
 
-    ``name`` is the name of the guard or strategy, ``component`` its kind, ``retry_after`` the
-    seconds until a call may be admitted (None: not known).  Not retried unless a rule names it.
+    Raised by a guard or a strategy: ``name`` is its name, ``component`` its kind, ``retry_after``
+    the seconds until a call may be admitted (None: not known).  Not retried unless a rule names it.
     """
 
     component: ClassVar[str] = "guard"
@@ -251,7 +252,7 @@ class KillSwitchActiveError(Rejected):
 class SwitchRefusedError(RetryError, ValueError):
     """The rules of a kill switch reject a command; nothing was changed.
 
-    Raised by ``KillSwitch``, for example for a stop without an expiry or with an empty reason, or
+    Raised by a kill switch, for example for a stop without an expiry or with an empty reason, or
     for the resume of a scope that is not stopped.  The message names the missing argument.
     """
 
@@ -259,7 +260,7 @@ class SwitchRefusedError(RetryError, ValueError):
 class UnknownScopeError(SwitchRefusedError):
     """A scope is not declared; nothing was changed, and no call was admitted.
 
-    Raised by a ``KillSwitch`` with declared ``scopes`` for any other name, which is most likely
+    Raised by a kill switch with declared ``scopes`` for any other name, which is most likely
     misspelled.  Use one of the names that the message lists.
     """
 
@@ -267,23 +268,23 @@ class UnknownScopeError(SwitchRefusedError):
 class TriggerRefusedError(SwitchRefusedError):
     """An automatic trigger may not stop this scope; nothing was changed.
 
-    Raised by ``KillSwitch.trigger``; the message lists the scopes that triggers may stop.  Notify
-    an operator.
+    Raised by a kill switch from ``trigger``; the message lists the scopes that triggers may stop.
+    Notify an operator.
     """
 
 
 class SwitchStoreError(RetryError):
     """The store of a kill switch is unavailable, or returned a record that cannot be read.
 
-    Raised by a store and by the commands of a ``KillSwitch``; nothing was changed.  A check does
-    not raise it, but uses the last known state.  Repeat the command when the store is available.
+    Raised by a store and by the commands of a kill switch; nothing was changed.  A check does not
+    raise it, but uses the last known state.  Repeat the command when the store is available.
     """
 
 
 class CircuitStoreError(RetryError):
     """The store of a shared circuit is unavailable, or its record has other settings.
 
-    Raised by a ``CircuitBreaker`` with a store: by commands, by ``snapshot``, and, with
+    Raised by a circuit breaker with a store: by commands, by ``snapshot``, and, with
     ``on_store_error="raise"``, before a call, which is not made then.  Repair the store; give
     another name to a circuit with other settings.
     """
@@ -346,7 +347,7 @@ class Veto(RetryError):
 
 
 class MissingExtraError(RetryError, ImportError):
-    """Raised on first use of a feature whose optional packages are not installed.
+    """Raised on first use of a part of the library whose optional packages are not installed.
 
     The message names the extra to install.
     """
@@ -397,4 +398,4 @@ class RecordedFailure(RetryError):
 
 
 class UnboundedRetryWarning(UserWarning):
-    """Issued once by a template without delay and deadline whose policy never stops retrying."""
+    """Given once by a template without delay and deadline whose policy never stops retrying."""

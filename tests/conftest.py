@@ -1,4 +1,4 @@
-"""Fixtures that tests of several rooms share."""
+"""Fixtures that tests of several packages share."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ from tests.support import postgres, valkey
 
 @pytest.fixture
 def unraisable(monkeypatch):
-    """What was raised where nobody could catch it, in a ``__del__`` or a generator's end."""
+    """Exceptions that cannot be caught, raised in a ``__del__`` or at a generator's end."""
     gc.collect()  # what earlier tests left has its say before
     caught = []
     monkeypatch.setattr(sys, "unraisablehook", lambda hook: caught.append(hook.exc_value))

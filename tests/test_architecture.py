@@ -1,4 +1,4 @@
-"""The walls of the house that import-linter does not see."""
+"""Rules of the architecture that import-linter does not check."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ from tools import structure
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "retrytemplate"
 
-# Rooms that need an extra, or are a program.  All others are the core: nobody has to think of it.
+# Packages that need an extra, or are a program.  All others are the core, new ones included.
 OUTER = {"_storage", "backends", "batch", "cli", "control", "demo"}
 NO_ROOMS = {"__init__.py", "__init__.pyi", "__pycache__", "py.typed"}
 CORE = sorted({path.name for path in PACKAGE.iterdir()} - OUTER - NO_ROOMS)
@@ -42,7 +42,7 @@ ASKS_THE_GIVEN_CLOCK = dict.fromkeys(
     ("plan.monotonic_source.now()",),
 )
 THIRD_PARTIES = {"attr", "attrs", "cachetools"}
-# What a room may import of a package that is there already whenever that line is reached.
+# Imports by a package of another one that is loaded already whenever that line is reached.
 GUESTS = {
     "_engine/drivers.py": {"trio"},
     "_internal/awaitables.py": {"trio"},
@@ -52,13 +52,13 @@ GUESTS = {
 }
 
 
-def sources(*rooms):
-    """The files of some rooms, each as its path within the package."""
+def sources(*packages):
+    """The files of some packages, each as its path within the package."""
     found = []
-    for room in rooms:
-        path = PACKAGE / room
+    for package in packages:
+        path = PACKAGE / package
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        assert files, f"the room {room} is empty"
+        assert files, f"the package {package} is empty"
         found += [file.relative_to(PACKAGE).as_posix() for file in files]
     return found
 
@@ -136,7 +136,7 @@ def test_contract_of_the_core_names_each_of_its_packages():
     contracts = ConfigParser()
     contracts.read(ROOT / "setup.cfg", encoding="utf-8")
     named = contracts["importlinter:contract:core"]["source_modules"].split()
-    assert set(named) == {f"retrytemplate.{room.removesuffix('.py')}" for room in CORE}
+    assert set(named) == {f"retrytemplate.{package.removesuffix('.py')}" for package in CORE}
 
 
 @pytest.mark.parametrize(

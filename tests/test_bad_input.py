@@ -1,4 +1,4 @@
-"""What makes no sense is refused at once, with its name, its value and what would have done."""
+"""Invalid input is rejected at once, with its name, its value and the allowed values."""
 
 import asyncio
 import logging
@@ -63,12 +63,12 @@ DAY_BEFORE = timedelta(days=-1)
 
 
 async def coroutine_function(*_):
-    raise AssertionError("nobody awaits this")
+    raise AssertionError("this is not awaited")
 
 
 class CoroutineObject:
     async def __call__(self, *_):
-        raise AssertionError("nobody awaits this")
+        raise AssertionError("this is not awaited")
 
 
 async def items(*_):
@@ -115,7 +115,7 @@ FLAGS = ("yes", 1, None)
 
 
 def settings(make, name, *values, **fixed):
-    """One refused setting with each of some values."""
+    """One rejected setting with each of some values."""
     return [(make, {**fixed, name: value}, name) for value in values]
 
 
@@ -431,7 +431,7 @@ def test_misuse_is_raised_once_without_retry_or_recovery():
     assert type(caught.value.__cause__) is TypeError
 
 
-@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
+@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["plain", "listener"])
 def test_missing_arguments_of_call_are_named(settings):
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'two'"):
         made(**settings).call(lambda one, two: None, 1)
@@ -447,7 +447,7 @@ def test_type_error_inside_a_callback_is_an_ordinary_failure():
 
 
 @every_way
-@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
+@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["plain", "listener"])
 def test_type_error_inside_a_callback_with_context_is_retried(way, settings):
     assert way(made(**settings), Script(TypeError("its own"), "value")) == "value"
 
@@ -461,15 +461,15 @@ def test_type_error_in_callback_with_wrapped_signature_is_ordinary():
         made().execute(callback)
 
 
-# -- awaitables where nobody awaits -------------------------------------------------------------
+# -- awaitables in synchronous code -------------------------------------------------------------
 
 
 def with_async_hook(hook):
     async def body(self, *_):
-        raise AssertionError("nobody awaits this")
+        raise AssertionError("this is not awaited")
 
-    body.__qualname__ = f"Told.{hook}"
-    return type("Told", (RetryListener,), {hook: body})()
+    body.__qualname__ = f"Hook.{hook}"
+    return type("Hook", (RetryListener,), {hook: body})()
 
 
 @pytest.mark.parametrize("hook", [each for each in HOOKS if each != "on_overrun"])
@@ -479,7 +479,7 @@ def test_asynchronous_hook_in_synchronous_use_is_named(hook):
     cache = Down(lambda step, record: hook == "on_store_error" and step == "succeed")
     template = made(attempts, delay=1.0, listeners=[with_async_hook(hook)], cache=cache)
 
-    with pytest.raises(MisuseError, match=rf"Told\.{hook} returned an awaitable"):
+    with pytest.raises(MisuseError, match=rf"Hook\.{hook} returned an awaitable"):
         template.execute(
             Script(ValueError() if failing else "value"),
             recovery=lambda context: "r",
@@ -489,7 +489,7 @@ def test_asynchronous_hook_in_synchronous_use_is_named(hook):
 
 
 class Deferred:
-    """An awaitable that is no coroutine: a future, a task."""
+    """An awaitable that is not a coroutine: a future, a task."""
 
     def __await__(self):
         yield
@@ -561,7 +561,7 @@ def test_recovery_without_a_readable_signature_is_accepted():
     assert made(1).bind(recovery=repr).call(Script(ValueError())).startswith("<RetryContext")
 
 
-@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
+@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["plain", "listener"])
 def test_recovery_of_a_call_without_parameters_is_rejected(settings):
     with pytest.raises(
         MisuseError, match="nothing_wanted cannot take the context that a recovery"
@@ -587,7 +587,7 @@ def test_recovery_that_returns_an_awaitable_is_named():
 @pytest.mark.parametrize("step", ["begin", "fail", "succeed"])
 def test_asynchronous_cache_in_synchronous_use_is_named(step):
     async def later(self, *args, **kwargs):
-        raise AssertionError("nobody awaits this")
+        raise AssertionError("this is not awaited")
 
     later.__qualname__ = f"Twin.{step}"
     kind = type("Twin", (MemoryRetryContextCache,), {step: later})
@@ -607,7 +607,7 @@ def test_asynchronous_cache_in_synchronous_use_is_named(step):
 def test_asynchronous_clock_in_synchronous_use_is_named():
     class Slow(VirtualClock):
         async def sleep(self, delay):
-            raise AssertionError("nobody awaits this")
+            raise AssertionError("this is not awaited")
 
     with pytest.raises(MisuseError, match=r"Slow\.sleep returned an awaitable"):
         made(delay=1.0, clock=Slow()).execute(Script(ValueError()))
@@ -616,7 +616,7 @@ def test_asynchronous_clock_in_synchronous_use_is_named():
 @pytest.mark.parametrize("method", ["admit", "reserve", "release"])
 def test_asynchronous_guard_in_synchronous_use_is_named(method):
     async def later(self, *_):
-        raise AssertionError("nobody awaits this")
+        raise AssertionError("this is not awaited")
 
     later.__qualname__ = f"Budget.{method}"
     guard = type("Budget", (Guard,), {method: later})()

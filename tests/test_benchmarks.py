@@ -1,4 +1,4 @@
-"""The benchmark works: what it measures is nothing to be asserted."""
+"""The benchmarks run; their results are not asserted."""
 
 import json
 import subprocess

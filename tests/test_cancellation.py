@@ -41,7 +41,7 @@ UNCALLED = ("open", "before_attempt", "on_store_error")
 
 
 class Signal:
-    """What goes off in one place, and nothing anywhere else; told where it is."""
+    """Raises in one place only; each place calls it with its name."""
 
     def __init__(self, place, set_off):
         self.place, self.set_off = place, set_off
@@ -141,7 +141,7 @@ class Scene:
             assert kept is None, "nothing was counted"
         else:
             assert (kept.failures, kept.worker) == (1, None)
-        # The claim is gone: nobody is told that an attempt is in progress.
+        # The claim is gone: no attempt is in progress.
         cache.release(cache.begin(key, worker="the next"))
 
 
@@ -362,7 +362,7 @@ def test_timeout_from_outside_ends_the_whole_execution():
     assert template.clock.monotonic() == 2.5
 
 
-# -- close has one chance -----------------------------------------------------------------------
+# -- close is called once -----------------------------------------------------------------------
 
 
 class Closing(RetryListener):
@@ -501,7 +501,7 @@ suspended_in_every_way = pytest.mark.parametrize(
     "suspended", [wrapped, called, executed, asked, in_a_block]
 )
 listeners_of_every_kind = pytest.mark.parametrize(
-    "listener", [None, Recorder, AsyncRecorder], ids=["nobody", "sync", "async"]
+    "listener", [None, Recorder, AsyncRecorder], ids=["no listener", "sync", "async"]
 )
 
 

@@ -6,7 +6,7 @@ Some are held in full elsewhere:
 |---|---|
 | tests wait for real | ``tests/testing/test_testing_your_code.py`` |
 | Retry-After is do-it-yourself | ``tests/backoff/test_retry_after*.py`` |
-| tracebacks are buried | ``tests/_engine/test_wrapping.py``, at its end |
+| tracebacks are hidden | ``tests/_engine/test_wrapping.py``, at its end |
 | generators are silently not retried | ``tests/_engine/test_wrapping.py`` |
 | decorated functions become untyped | ``tests/typing/`` |
 | memory of failed attempts is kept | ``tests/test_no_leaks.py`` |
@@ -70,7 +70,7 @@ def test_attempt_timeouts_stay_within_the_total_limit():
     assert clock.monotonic() == 120.0
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["cut", "told"])
+@pytest.mark.parametrize("cut", [True, False], ids=["cancelled", "notified"])
 def test_total_limit_ends_the_call(cut):
     clock = VirtualClock()
     template = made(99, delay=2.0, clock=clock)

@@ -54,7 +54,7 @@ class Own:
 
 
 def own_result(enter):
-    """The value of a call, or what is in its exception."""
+    """The value of a call, or the text of its exception."""
     try:
         return enter()
     except ValueError as exc:
@@ -320,7 +320,7 @@ def test_listener_registered_during_calls_sees_whole_executions():
     assert set(wholes) == {"open"}
 
 
-# -- what is shared on purpose ------------------------------------------------------------------
+# -- objects shared on purpose ------------------------------------------------------------------
 
 
 def test_circuit_under_threads_counts_each_failure_and_opens_once():
@@ -343,7 +343,7 @@ def test_circuit_under_threads_counts_each_failure_and_opens_once():
     assert answers == [["elsewhere"] * 4] * THREADS
     record = template.cache.peek(template.scoped_key("billing"))
     assert record.failures == len(calls)
-    # What had begun when it opened may end; nothing begins afterwards.
+    # Calls that began before it opened may end; none begins afterwards.
     assert 20 <= len(calls) < 20 + THREADS
     before = len(calls)
     work(0)

@@ -128,7 +128,7 @@ def test_every_kind_of_deviation_has_its_lines() -> None:
     assert {tag for line in LINES for tag in line["tags"]} == TAGS - {"interrupt"}
 
 
-# -- what is no Exception is never retried ------------------------------------------------------
+# -- base exceptions are never retried ----------------------------------------------------------
 
 
 @each("hard")
@@ -284,7 +284,7 @@ def test_exhausted_without_a_failure_has_a_reason(state: RetryState | None) -> N
     assert caught.value.__cause__ is None
 
 
-# -- senseless settings are refused -------------------------------------------------------------
+# -- invalid settings are rejected --------------------------------------------------------------
 
 
 @each("max_zero")

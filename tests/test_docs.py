@@ -64,7 +64,7 @@ def tables():
             yield pytest.param(name, rows, id=f"{page.stem}-{name}")
 
 
-# What the page leaves out: nobody should set it.
+# Not on the page: not for users.
 INTERNAL = {"RetryState": {"tracked"}}
 
 
@@ -91,7 +91,7 @@ WITHOUT_A_TABLE = {
     *("AuditEntry", "DeadLetter", "Discarding", "Event", "Explanation", "Message"),
     *("ReplayReport", "Report", "RunStatus", "SendReport", "UnsentMessage", "UnsentMessages"),
     *("DeadLetters", "LetterFilter", "Records", "Runs", "Scenario"),
-    # What control objects give and tell; and windows, which are a number.
+    # Results and events of control objects; and windows, which are a number.
     *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "FallbackOutcome", "Permit", "Slot"),
     *("CallRejected", "CircuitChanged", "ControlEvent", "FallbackUsed", "LateResult"),
     *("CircuitStoreRecovered", "CircuitStoreLost"),

@@ -1,4 +1,4 @@
-"""However an execution is run, it comes to the same: inline, by the engine, in threads or tasks."""
+"""Every way to run an execution has the same result: inline, by the engine, in threads or tasks."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -109,7 +109,7 @@ class Silent(RetryListener):
 
 
 class Noisy(RetryListener):
-    """Writes down every hook, and at the call of one that it is told does something else."""
+    """Records every hook, and does something else in the hook that is given."""
 
     def __init__(self, odd=None):
         self.events = []
@@ -176,7 +176,7 @@ def trace(way, policy, backoff, script, recovery, listeners=(), guards=(), timed
     except BaseException as exc:
         place = next((n for n, failure in enumerate(raised) if failure is exc), None)
         end = "raised", type(exc), str(exc), place, getattr(exc, "__notes__", [])
-    clock.advance(5)  # what has ended grows no older
+    clock.advance(5)  # an ended execution has a fixed duration
     context = contexts[0] if contexts else None
     if context is None:
         return {"end": end, "sleeps": clock.sleeps, "current": current_context()}
@@ -199,7 +199,7 @@ def trace(way, policy, backoff, script, recovery, listeners=(), guards=(), timed
     }
 
 
-# -- ways in ------------------------------------------------------------------------------------
+# -- entry points --------------------------------------------------------------------------------
 
 
 def called(template, attempt, recovery):
@@ -308,7 +308,7 @@ def test_listeners_of_an_inline_attempt_get_the_events_of_the_engine(
 
 
 class Watchman(Guard):
-    """Writes down what it is asked, and at the call of one question does something else."""
+    """Records every call of a guard, and does something else in the one that is given."""
 
     def __init__(self, said, odd=None):
         self.said = said
@@ -379,7 +379,7 @@ def test_threads_and_tasks_have_the_same_results(policy, backoff, script, recove
 
 
 def events(recorder):
-    """What a listener was told, exceptions as text."""
+    """The events of a listener, exceptions as text."""
     return [
         (e.hook, e.attempt, str(e.value) if e.value is not None else "") for e in recorder.events
     ]
@@ -569,7 +569,7 @@ def test_note_has_the_number_of_omitted_attempts(way):
     left = left_by(way, made(40), ValueError("early"), *[OSError(n) for n in range(39)])
 
     [note] = notes_of(left)
-    assert "24" in note, "4 to 27 are not told"
+    assert "24" in note, "4 to 27 are omitted"
 
 
 @every_way

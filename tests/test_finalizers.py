@@ -1,4 +1,4 @@
-"""The collector ends what was abandoned, at any moment, in whatever thread allocates."""
+"""The garbage collector ends abandoned objects at any time, in the thread that allocates."""
 
 import gc
 from contextlib import suppress

@@ -22,7 +22,7 @@ from retrytemplate.testing import VirtualClock
 
 
 class Stop(Guard):
-    """Refuses from the moment it is on, in the templates inside as well."""
+    """Rejects from the moment it is on, in nested templates as well."""
 
     inherited = True
 

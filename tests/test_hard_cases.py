@@ -62,7 +62,7 @@ class MarkingLate(Closing):
 
 
 @pytest.mark.parametrize("marking", [Marking, MarkingLate])
-def test_attribute_that_is_no_json_ends_the_execution_and_frees_the_key(marking):
+def test_attribute_that_is_not_json_ends_the_execution_and_frees_the_key(marking):
     listener = marking()
     template = RetryTemplate(listeners=[listener])
     for _ in range(2):

@@ -124,7 +124,7 @@ class InstantClock(VirtualClock):
 
 
 def failing(times):
-    """A function that fails so many times in a row, then succeeds, over and over."""
+    """A function that fails a number of times, then succeeds, repeatedly."""
     turn = 0
 
     def fn():
@@ -139,7 +139,7 @@ def failing(times):
 
 
 def raising(failure, refs):
-    """Raise a failure that nobody but its catcher holds, and watch it."""
+    """Raise a failure that only its catcher holds, and watch it."""
     refs.append(weakref.ref(failure))
     try:
         raise failure
@@ -154,7 +154,7 @@ def swallowing(call):
 
 SETTINGS = {
     "inline": {},
-    "watched": {"listeners": [type("Nobody", (), {"open": lambda self, context: None})()]},
+    "watched": {"listeners": [type("OpenOnly", (), {"open": lambda self, context: None})()]},
     "waiting": {"backoff": FixedBackoff(1.0)},
     "recovering": {"recovery": lambda context: "recovered"},
 }

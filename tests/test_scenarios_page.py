@@ -25,7 +25,7 @@ def run(root, *arguments):
 
 @pytest.fixture
 def project(tmp_path):
-    """A copy of the tool and of what it reads."""
+    """A copy of the tool and of its input."""
     for path in (Path("tools/scenarios.py"), PAGE.with_suffix(".toml")):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)

@@ -46,7 +46,7 @@ TURNS = {
 
 
 def cut(way, turn, listener, signal, *, guards=(), **otherwise):
-    """What is left behind once the signal has cut in."""
+    """The remaining state after the signal."""
     script, how = TURNS[turn]
     contexts = MemoryRetryContextCache()
     listeners = [] if listener is None else [listener]
@@ -85,7 +85,7 @@ def test_signal_anywhere_frees_the_key_and_calls_every_close(way, listens, turn)
     assert left_behind(run) == []
 
 
-@pytest.mark.parametrize("guards", [[], [Guard()]], ids=["nobody", "a guard"])
+@pytest.mark.parametrize("guards", [[], [Guard()]], ids=["no guard", "a guard"])
 @pytest.mark.parametrize("turn", TURNS)
 def test_signal_without_a_key_calls_every_close(turn, guards):
     def run(signal):

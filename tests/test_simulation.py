@@ -65,7 +65,7 @@ bounded = st.recursive(
 )
 
 
-# -- what is recorded -----------------------------------------------------------------------------
+# -- recorded delays ------------------------------------------------------------------------------
 
 
 def test_every_delay_of_every_run_is_kept_in_order():

@@ -1,4 +1,4 @@
-"""Executions with a state: what is remembered under a key, for how long, and by whom."""
+"""Executions with a state: the context kept under a key, its duration and its claim."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -467,14 +467,14 @@ class Frugal(Guard):
 
 
 @every_way
-@pytest.mark.parametrize("refuses", ["a guard", "the deadline"])
-def test_rejected_retry_in_place_is_left_to_the_redelivery(way, refuses):
-    template = stateful(delay=5.0, guards=[Frugal()] if refuses == "a guard" else [])
+@pytest.mark.parametrize("rejects", ["a guard", "the deadline"])
+def test_rejected_retry_in_place_is_left_to_the_redelivery(way, rejects):
+    template = stateful(delay=5.0, guards=[Frugal()] if rejects == "a guard" else [])
     state, failure = RetryState("order-17", rollback_for=()), ValueError("failed")
     callback, again = Script(failure), Script("value")
 
     with (
-        Deadline(1.0 if refuses == "the deadline" else 99.0, clock=template.clock),
+        Deadline(1.0 if rejects == "the deadline" else 99.0, clock=template.clock),
         pytest.raises((Rejected, DeadlineExceededError)) as caught,
     ):
         way(template, callback, state=state, recovery=lambda context: "recovered")
@@ -730,7 +730,7 @@ def test_execution_ended_by_open_leaves_the_key_unchanged(way, how):
     assert fails(way, template).seen == [2]
 
 
-# -- attempts whose process died ----------------------------------------------------------------
+# -- attempts of crashed processes --------------------------------------------------------------
 
 
 def lossy():
@@ -898,7 +898,7 @@ def test_templates_do_not_share_the_memory_cache():
     "value", [pytest.param(object(), id="object"), {1, 2}, float("inf"), b"bytes", {1: 2}], ids=repr
 )
 @every_way
-def test_attribute_that_is_no_json_is_named_when_the_failure_is_stored(way, value):
+def test_attribute_that_is_not_json_is_named_when_the_failure_is_stored(way, value):
     failure = ValueError("the callback's own")
 
     def callback(context):
@@ -1081,7 +1081,7 @@ def test_late_attempt_that_returned_completes_its_key(way, limit):
 
 
 @pytest.mark.parametrize("ending", [None, KeyboardInterrupt])
-@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["untold", "told"])
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["no listener", "listener"])
 def test_elapsed_time_stops_when_the_key_ends(ending, listeners):
     clock, seen = VirtualClock(), []
 

@@ -1,4 +1,4 @@
-"""The page of statements: joined from what is promised and what the tests are marked with."""
+"""The page of statements: made from the list of statements and the marks on the tests."""
 
 import importlib.util
 from pathlib import Path

@@ -28,7 +28,7 @@ from tests.support.runners import Script, both_kinds, every_way, made
 
 
 def adding(failures=0):
-    """A function of its arguments alone that fails so many times first."""
+    """A function of its arguments alone that fails a number of times first."""
     left = [ValueError(f"failure {n}") for n in range(failures)]
 
     def add(one, /, two, *, three=0):
@@ -394,7 +394,7 @@ async def test_async_function_is_guarded_without_changes_in_its_callers():
 
 @pytest.mark.statement("S0-64")
 def test_tests_replace_only_clock_and_random_source():
-    """Jitter is drawn and listeners are told on virtual time as on the system's."""
+    """Jitter is drawn and listeners are called on virtual time as on the system's."""
     recorder = Recorder()
     production = RetryTemplate(
         SimpleRetryPolicy(3), ExponentialBackoff(initial=1.0, jitter="equal"), listeners=[recorder]

@@ -11,12 +11,12 @@ from tests.support.pickling import restored
 FAILURE = ValueError("any")
 
 
-def delays(backoff: Backoff, count: int, chance: Any = None, failure: BaseException = FAILURE):
-    """The first delays of one execution, drawn from *chance*."""
-    chance = chance or Random(0)
-    state, told = restored(backoff.start()), []
+def delays(backoff: Backoff, count: int, random: Any = None, failure: BaseException = FAILURE):
+    """The first delays of one execution, drawn from *random*."""
+    random = random or Random(0)
+    state, values = restored(backoff.start()), []
     for _ in range(count):
-        delay, state = backoff.next(state, failure, chance)
+        delay, state = backoff.next(state, failure, random)
         state = restored(state)
-        told.append(delay)
-    return told
+        values.append(delay)
+    return values

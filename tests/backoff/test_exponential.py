@@ -153,7 +153,7 @@ def test_jitter_spreads_clients_that_failed_together(jitter, retry):
     backoff = ExponentialBackoff(0.2, 2.0, 2.0, jitter)
     clients = [delays(backoff, retry, Random(seed))[-1] for seed in range(200)]
     assert len(set(clients)) == 200
-    # No crowd: of ten equal parts of the time nobody has more than half of all clients.
+    # Of ten equal parts of the time none has more than half of all clients.
     width = max(clients) / 10
     crowds = [sum(part * width < c <= (part + 1) * width for c in clients) for part in range(10)]
     assert max(crowds) < 100

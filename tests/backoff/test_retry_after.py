@@ -323,11 +323,11 @@ def test_error_whose_properties_raise_requests_no_delay():
     assert waited(Broken()) == FALLBACK
 
 
-class Told(Exception):
+class WithHeaders(Exception):
     """A failure with these headers."""
 
     def __init__(self, headers):
-        super().__init__("told")
+        super().__init__("busy")
         self.headers = headers
 
 
@@ -336,7 +336,7 @@ def kind(value):
 
 
 def test_bytes_value_is_read():
-    assert waited(Told({"Retry-After": b"5"})) == 5.0
+    assert waited(WithHeaders({"Retry-After": b"5"})) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_bytes_value_is_read():
     ids=kind,
 )
 def test_header_that_is_not_text_is_ignored(value):
-    assert waited(Told({"Retry-After": value})) == FALLBACK
+    assert waited(WithHeaders({"Retry-After": value})) == FALLBACK
 
 
 class Textless:
@@ -361,8 +361,8 @@ class Locked(dict):
 
 
 def test_headers_that_raise_request_no_delay():
-    assert waited(Told({"Retry-After": Textless()})) == FALLBACK
-    assert waited(Told(Locked())) == FALLBACK
+    assert waited(WithHeaders({"Retry-After": Textless()})) == FALLBACK
+    assert waited(WithHeaders(Locked())) == FALLBACK
     assert waited(CircuitOpenError(retry_after=Textless())) == FALLBACK
 
 

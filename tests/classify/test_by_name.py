@@ -227,7 +227,7 @@ def test_validation_names_a_module_that_raises_on_import(monkeypatch, tmp_path, 
     assert caught.value.__cause__ is not None
 
 
-def test_rules_that_are_no_mapping_are_rejected():
+def test_rules_that_are_not_a_mapping_are_rejected():
     with pytest.raises(TypeError, match="rules must map qualified names"):
         from_config(["builtins.OSError", 3])
 

@@ -76,7 +76,7 @@ def test_values_may_be_of_any_type(value):
 
 
 def test_virtual_subclass_does_not_match():
-    """What counts is what a class inherits, not what it was registered for."""
+    """Only the real base classes count, not a registered one."""
     from abc import ABCMeta
 
     class Registering(Exception, metaclass=ABCMeta):
@@ -241,13 +241,13 @@ def test_classifier_is_frozen_and_copies_its_rules():
 
 
 @pytest.mark.parametrize("key", ["ValueError", int, ValueError(), None])
-def test_key_that_is_no_exception_class_is_rejected(key):
+def test_key_that_is_not_an_exception_class_is_rejected(key):
     with pytest.raises(TypeError, match="rules must map exception classes to values, got the key"):
         ExceptionClassifier({key: True})
 
 
 @pytest.mark.parametrize("rules", [7, [ValueError], ValueError])
-def test_rules_that_are_no_mapping_are_rejected(rules):
+def test_rules_that_are_not_a_mapping_are_rejected(rules):
     with pytest.raises(TypeError, match="rules must map exception classes to values, got"):
         ExceptionClassifier(rules)
 

@@ -49,7 +49,7 @@ def test_error_without_a_match_names_string_and_patterns():
 
 
 @pytest.mark.parametrize("nothing", [None, 17])
-def test_value_that_is_no_string_matches_no_pattern(nothing):
+def test_value_that_is_not_a_string_matches_no_pattern(nothing):
     with pytest.raises(LookupError, match=f"no pattern matches {nothing}"):
         PatternClassifier({"*": 1}).classify(nothing)
 
@@ -58,7 +58,7 @@ def test_value_may_be_of_any_type_including_none():
     assert PatternClassifier({"*": None}).classify("x") is None
 
 
-def test_patterns_that_are_no_mapping_of_strings_are_rejected():
+def test_patterns_that_are_not_a_mapping_of_strings_are_rejected():
     with pytest.raises(TypeError, match="patterns must map strings to values, got the key 7"):
         PatternClassifier({7: 1})
     with pytest.raises(TypeError, match="patterns must map strings to values, got 7"):

@@ -13,7 +13,7 @@ TOLERANCE = 1e-9
 def differences(expected: JSON, actual: JSON) -> list[str]:
     """Say where two traces (lists of records) differ, a line each; nothing where they do not."""
     if not isinstance(expected, list) or not all(isinstance(record, dict) for record in expected):
-        return [f"trace: expected {expected!r}, which is no list of records"]
+        return [f"trace: expected {expected!r}, which is not a list of records"]
     blank: JSON = {}
     pairs = zip_longest(expected, actual, fillvalue=blank)
     told = [_as_told(theirs, ours) for theirs, ours in pairs]
@@ -23,7 +23,7 @@ def differences(expected: JSON, actual: JSON) -> list[str]:
 def _as_told(expected: JSON, actual: JSON) -> JSON:
     told = expected.get("context")
     if stopped_in_open(actual) and isinstance(told, dict) and "max_attempts" not in told:
-        # The original had not asked the policy yet; ours says what it knows.
+        # The original had not called the policy yet; ours returns what it knows.
         return actual | {"context": _without(actual["context"], "max_attempts")}
     return actual
 
@@ -85,12 +85,12 @@ UNHEARD = {"open", "success", "error", "close"}
 
 
 def unheard(record: JSON) -> JSON:
-    """What is left of a record where nobody listens."""
+    """The part of a record that exists without listeners."""
     return record | {"events": [event for event in record["events"] if event[0] not in UNHEARD]}
 
 
 def contextless(record: JSON) -> JSON:
-    """What is left of a record where neither a listener nor the callback sees the context."""
+    """The part of a record that exists if neither a listener nor the callback sees the context."""
     events = []
     for event in unheard(record)["events"]:
         if event[0] == "callback":

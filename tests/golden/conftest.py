@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One loop for all scenarios; it is nobody's current loop but while it runs."""
+    """One loop for all scenarios; it is the current loop only while it runs."""
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()

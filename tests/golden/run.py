@@ -98,7 +98,7 @@ MODES = {mode.name: mode for modes in KINDS.values() for mode in modes}
 
 @define(eq=False)
 class Journal:
-    """Where the scene is: the time, the call under way, and the events of the innermost record."""
+    """The state of a scene: the time, the present call, and the events of the innermost record."""
 
     mode: Mode
     interrupt_at: int | None = None
@@ -421,7 +421,7 @@ class Execution:
             return None
         return awaited if self.journal.call % 2 else plain
 
-    # What is written down of it.
+    # The recorded part.
 
     def told(self, error: BaseException) -> JSON:
         entry = described(error)
@@ -560,7 +560,7 @@ def check_understood(error: BaseException) -> None:
 
 
 def check_listener(spec: JSON) -> None:
-    """Refuse what the runner would not understand, before anything runs."""
+    """Reject scenarios that the runner does not know, before anything runs."""
     check_known("listener", spec, "open", "open_calls", "reject", "error", "close")
     action = spec.get("open")
     if isinstance(action, dict):
@@ -578,7 +578,7 @@ def check_listener(spec: JSON) -> None:
 
 
 def check_call(call: JSON, *, nested: bool = False) -> None:
-    """The same for a call, also for what the scenario does not come to."""
+    """The same for a call, also for the parts that the scenario does not reach."""
     if nested:
         check_known("nested", call, "policy", "recovery", "outcomes")
     else:
@@ -644,7 +644,7 @@ def compared(expected: JSON, actual: list[JSON], mode: Mode) -> list[str]:
     expected = [without_stats(unheard(record)) for record in expected]
     for left, right in zip(expected, actual, strict=False):
         if "context" not in right:
-            # Nobody was given the context: nothing was called.
+            # No code got the context: nothing was called.
             left.pop("context", None)
     return differences(expected, actual)
 

@@ -208,7 +208,7 @@ def test_unknown_word_on_a_line_is_rejected(field: JSON) -> None:
         check(line_with() | field, SYNC)
 
 
-def test_value_that_is_no_object_is_rejected() -> None:
+def test_value_that_is_not_an_object_is_rejected() -> None:
     with pytest.raises(UnknownFieldError, match="policy: an object was expected"):
         check_known("policy", ["never"], "type")
 

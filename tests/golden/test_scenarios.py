@@ -1,4 +1,4 @@
-"""Every scenario of the original library's traces, in every way in that can serve it."""
+"""Every scenario of the original library's traces, in every entry point that can run it."""
 
 from __future__ import annotations
 

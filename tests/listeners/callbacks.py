@@ -1,4 +1,4 @@
-"""Callbacks for listeners to be told of."""
+"""Callbacks that cause events for listeners."""
 
 
 class Stopped(BaseException):

@@ -1,4 +1,4 @@
-"""What the log is told of retries."""
+"""Log records of retries."""
 
 from __future__ import annotations
 
@@ -120,15 +120,15 @@ def test_retry_line_names_function_key_attempt_error_and_reason(log):
         listeners=(LoggingListener(failure_level="WARNING"),),
         clock=clock,
     )
-    function = raising(ConnectionError("refused"), seconds=1.5, clock=clock)
+    function = raising(ConnectionError("unreachable"), seconds=1.5, clock=clock)
     with pytest.raises(ExhaustedRetryError):
         charge.execute(function, state=IN_PLACE)
 
     assert lines(log) == [
-        f"WARNING {CALL} key=order-17: attempt 1 of 2 failed: ConnectionError: refused; "
+        f"WARNING {CALL} key=order-17: attempt 1 of 2 failed: ConnectionError: unreachable; "
         "next attempt in 0.2 s",
         f"WARNING {CALL} key=order-17: gave up after attempt 2 of 2 in 3.2 s: "
-        "ConnectionError: refused; reason: attempts exhausted",
+        "ConnectionError: unreachable; reason: attempts exhausted",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What executions come to, counted by name; and how counts fade."""
+"""Results of executions, counted by name; and the decay of counts."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_untracked_execution_counts_as_a_stateless_one(template, statistics):
 
 @pytest.fixture
 def behind_a_breaker(statistics, clock):
-    """Calls that fail so many times, of which all but the first are refused."""
+    """Calls that fail a number of times, all but the first by a rejection."""
     breaker = CircuitBreakerRetryPolicy(MaxAttemptsRetryPolicy(1))
     template = RetryTemplate(policy=breaker, listeners=(statistics,), name="op", clock=clock)
     state = RetryState("circuit", rollback_for=lambda exception: False)
@@ -181,7 +181,7 @@ def test_name_set_during_execution_counts_from_there(statistics, clock):
 
 
 def test_unknown_name_is_not_found(statistics):
-    assert statistics.find("nobody") is None
+    assert statistics.find("unknown") is None
 
 
 def test_each_name_has_its_own_numbers(template, statistics):

@@ -58,7 +58,7 @@ class Driven:
 
 
 def attempts(policy: RetryPolicy, *failures: BaseException) -> int:
-    """How many attempts there are when the first fail so, and the last failure goes on for ever."""
+    """The number of attempts if the first fail in this way, and the last failure is repeated."""
     driven = Driven(policy)
     number = 0
     while driven.allowed() and number < 100:

@@ -187,7 +187,7 @@ def test_negative_times_are_rejected(field):
         CircuitBreakerRetryPolicy(**{field: -1})
 
 
-def test_delegate_that_is_no_policy_is_rejected():
+def test_delegate_that_is_not_a_policy_is_rejected():
     with pytest.raises(TypeError, match="delegate must be a RetryPolicy, got 3"):
         CircuitBreakerRetryPolicy(3)
 

@@ -147,7 +147,7 @@ def test_value_missing_in_values_of_a_classifier_raises():
         policy.record(policy.start(0.0), OSError(), 0.0)
 
 
-def test_value_that_is_no_policy_is_rejected():
+def test_value_that_is_not_a_policy_is_rejected():
     with pytest.raises(TypeError, match=r"policies must map to RetryPolicy objects, got 3 for "):
         ExceptionClassifierRetryPolicy({OSError: 3})
     with pytest.raises(TypeError, match="map exception classes to policies, got the key 'OSError'"):

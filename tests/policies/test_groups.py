@@ -39,7 +39,7 @@ def test_default_rule_for_every_exception_checks_the_leaves():
     assert attempts(policy, group(OSError(), ValueError())) == 1
 
 
-def test_leaf_that_is_no_exception_makes_the_group_fatal():
+def test_leaf_that_is_not_an_exception_makes_the_group_fatal():
     mixed = BaseExceptionGroup("several", [OSError(), KeyboardInterrupt()])
     assert attempts(SimpleRetryPolicy(3), mixed) == 1
 

@@ -1,4 +1,4 @@
-"""What a policy and a backoff come to in an execution."""
+"""Policies and backoffs in an execution."""
 
 import asyncio
 import concurrent.futures
@@ -136,7 +136,7 @@ def test_one_policy_and_one_backoff_serve_concurrent_executions():
 
 
 def test_delay_may_depend_on_the_failure():
-    """Back off where the service is throttling, go on at once where a connection was dropped."""
+    """Wait if the service is throttling, retry at once if a connection was dropped."""
     clock = VirtualClock()
     backoff = FixedBackoff(lambda failures, error: 0 if isinstance(error, OSError) else 30)
     template = RetryTemplate(SimpleRetryPolicy(4), backoff, clock=clock)

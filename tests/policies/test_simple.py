@@ -210,14 +210,14 @@ def test_max_attempts_below_one_is_rejected(number):
 
 
 @pytest.mark.parametrize("number", [2.0, "3", None, True])
-def test_max_attempts_that_is_no_int_is_rejected(number):
+def test_max_attempts_that_is_not_an_int_is_rejected(number):
     with pytest.raises(TypeError, match=r"max_attempts must be an int >= 1, got "):
         SimpleRetryPolicy(number)
 
 
 @pytest.mark.parametrize("field", ["retry_on", "not_on", "not_recoverable"])
 @pytest.mark.parametrize("value", [(int,), (ValueError, "OSError"), [ValueError], 7])
-def test_value_that_is_no_exception_class_is_rejected(field, value):
+def test_value_that_is_not_an_exception_class_is_rejected(field, value):
     with pytest.raises(TypeError, match=f"{field} must be an exception class or a tuple"):
         SimpleRetryPolicy(**{field: value})
 

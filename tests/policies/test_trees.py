@@ -52,7 +52,7 @@ Model = Callable[[list[Failure], int, int], bool]
 
 @frozen
 class Pair:
-    """A policy, and what it should say."""
+    """A policy, and its expected decisions."""
 
     policy: RetryPolicy
     model: Model
@@ -62,7 +62,7 @@ class Pair:
 
 
 def nearest(kind, listed):
-    """The place in the list of the class that is fewest steps up; None where there is none."""
+    """The index of the nearest class in the list; None if there is no base of it."""
     above = [each for each in listed if issubclass(kind, each)]
     return max(above, key=lambda each: len(each.__mro__)) if above else None
 

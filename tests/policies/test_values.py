@@ -1,4 +1,4 @@
-"""Policies as values: equal where their settings are, hashable, shown by what was set."""
+"""Policies as values: equal if their settings are, hashable, represented by their settings."""
 
 import copy
 import pickle

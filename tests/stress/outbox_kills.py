@@ -40,7 +40,7 @@ _done = Counter()  # operations of this process by kind
 
 @define
 class Receiver:
-    """Keeps the payload of each id, and counts what it was sent."""
+    """Keeps the payload of each id, and counts the received messages."""
 
     random: Random
     known: dict = Factory(dict)
@@ -166,7 +166,7 @@ def campaign(forked, url, prefix, seed, *, items=40, kill_after=None):
     counts = receiver.counts
     with receiver.serving() as port:
         job = Job(url, prefix, port, items)
-        forked.warm(evolve(job, items=0).run, -1)  # imports are not what is killed
+        forked.warm(evolve(job, items=0).run, -1)  # so that imports are not interrupted
         left = list(range(PARTS))
         while left:
             part = random.choice(left)

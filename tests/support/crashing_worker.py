@@ -1,4 +1,4 @@
-"""A worker that takes messages until they are all acknowledged, and dies of one of them."""
+"""A worker that takes messages until they are all acknowledged, and crashes at one of them."""
 
 import ctypes
 import os
@@ -51,7 +51,7 @@ def consume(store, settings, witness, keys, crash, place):
             key = pending.pop(0)
             try:
                 result = template.execute(handle, recovery=dead_letter, state=RetryState(key))
-            except AttemptInProgressError:  # by a worker that died: its lease is not over
+            except AttemptInProgressError:  # by a worker that crashed: its lease has not expired
                 pending.append(key)
                 if pending == [key]:
                     threading.Event().wait(0.02)
