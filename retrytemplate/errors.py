@@ -128,8 +128,7 @@ class InconsistentKeyError(RetryError):
 class IdempotencyKeyReusedError(RetryError):
     """An idempotency key was used before, with a different request.
 
-    Raised by the library's ``Operations`` before anything is called.  Use a different key for each
-    operation.
+    Raised by the library's ``Operations`` before anything is called.  Each operation needs its key.
     """
 
 
