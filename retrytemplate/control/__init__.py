@@ -1,4 +1,4 @@
-"""Around the call: what keeps one failing part from taking the others with it."""
+"""Resilience strategies: they keep the failure of one component from spreading to others."""
 
 from retrytemplate._internal.imports import lazy_attributes
 

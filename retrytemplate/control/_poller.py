@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["BackgroundPoller"]
 
 LOG = logging.getLogger("retrytemplate.control")
-JOIN_TIMEOUT = 10.0  # for a look under way, when the end is asked for
+JOIN_TIMEOUT = 10.0  # seconds that ``close()`` waits for a poll in progress
 
 
 class BackgroundPoller:
     """Calls *poll*, a method, every *period* seconds, or when it is woken.
 
     The daemon thread begins with ``ensure_running``; it ends when *poll* says that there is nothing
-    to do any more, when it is closed, or when nobody else holds the object of that method.
+    to do any more, when it is closed, or when the object of that method is collected.
     """
 
     def __init__(self, poll: Callable[[], bool], period: float, *, name: str) -> None:
@@ -81,7 +81,7 @@ class BackgroundPoller:
             self._calls.put(None)
 
     def close(self) -> None:
-        """End the thread for good; return when it has ended."""
+        """End the thread permanently; return when it has ended."""
         self._closed = True
         thread = self._thread
         self._calls.put(None)

@@ -19,13 +19,13 @@ __all__ = ["counted_failure", "exception_predicate", "terminal_error", "without_
 
 
 def exception_predicate(
-    name: str, wanted: Any, *, refusals: bool = True
+    name: str, wanted: Any, *, rejections: bool = True
 ) -> Callable[[BaseException], bool]:
     """Whether an exception is one of those.
 
     :param name: of the setting that says it, for the errors.
     :param wanted: exception classes, a predicate, or an ``ExceptionClassifier``.
-    :param refusals: whether another guard's ``Rejected`` counts where it is not named; that of a
+    :param rejections: whether another guard's ``Rejected`` counts where it is not named; that of a
         kill switch never does.
     """
     if isinstance(wanted, ExceptionClassifier):
@@ -39,7 +39,7 @@ def exception_predicate(
         if is_kill_switch_rejection(rules, exc):
             return False
         if (
-            not refusals
+            not rejections
             and isinstance(exc, Rejected)
             and is_unlisted_library_error(rules, exc, None)
         ):
@@ -53,7 +53,7 @@ def terminal_error(
     matches: Callable[[BaseException], Any], failure: BaseException
 ) -> BaseException | None:
     """What a call ends with that has failed so: the failure, or what a predicate raised over it.
-    None where it is covered, and the call goes on."""
+    None if the predicate covers the failure: the call continues."""
     try:
         return None if matches(failure) else failure
     except Exception as exc:
@@ -80,7 +80,7 @@ def without_cancellation(exc: BaseException | None) -> BaseException | None:
 
 
 def counted_failure(exc: BaseException) -> BaseException | None:
-    """The failure by which a call is judged that raised this exception; None: there is none.
+    """The failure by which a call that raised this exception is classified; None: no failure.
 
     The exception itself, if it is an ordinary one.  Of a group with cancellations or interrupts:
     what remains without them.  Of a cancellation alone: the error of the limit in force, where its

@@ -1,4 +1,4 @@
-"""What all that goes around a call has in common: three ways in, one meaning."""
+"""The common base of the strategies: ``call``, ``call_async`` and ``wrap``."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def immutable(**instead: str) -> Callable[[type[C]], type[C]]:
 
 
 def reject_awaitable(value: Any, fn: Any) -> None:
-    """Raise where nobody would await what a function gave: it has not run yet."""
+    """Raise if the result of a function is an awaitable: it would never be awaited."""
     if is_awaitable(value):
         close_unawaited(value)
         raise MisuseError(f"{fn!r} gives what must be awaited: use call_async()")

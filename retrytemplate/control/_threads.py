@@ -1,4 +1,4 @@
-"""A step that blocks, awaited: it runs in a thread, and the loop goes on."""
+"""Blocking steps in worker threads, awaited by a task."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 async def run_in_thread(fn: Callable[..., T], /, *args: object) -> T:
     """Call the function in a worker thread of asyncio or trio, and await its end.
 
-    A cancellation waits for the end, too, and only then is it so: what the step did is known to
-    whoever made it.  Its own waits must be bounded.
+    A cancellation is raised after the end of the step, so its caller knows its effect.  The waits
+    of the step must be bounded.
 
     >>> import asyncio
     >>> asyncio.run(run_in_thread(int, "17"))

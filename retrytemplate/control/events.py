@@ -51,9 +51,9 @@ class CallRejected(ControlEvent):
 
 
 class ControlListener:
-    """Told of all that happens in a control object, after it happened, in the calling thread.
+    """Receives the events of a control object, after they happened, in the calling thread.
 
-    What it raises is logged, and the call goes on.  No lock is held meanwhile.
+    What it raises is logged, and the call continues.  No lock is held meanwhile.
 
     >>> class Watch(ControlListener):
     ...     def on_event(self, event):
@@ -65,12 +65,12 @@ class ControlListener:
 
 
 def as_listeners(value: Any) -> Any:
-    """Them as a tuple; what is no collection is left to the check."""
+    """The listeners as a tuple; the check rejects other values."""
     return tuple(value) if isinstance(value, Iterable) else value
 
 
 def check_listeners(name: str, value: Any) -> None:
-    """Raise unless each one can be told in a thread."""
+    """Raise unless each one is a synchronous listener."""
     if not isinstance(value, tuple):
         raise TypeError(f"{name} must be a list or tuple of listeners, got {value!r}")
     for each in value:

@@ -49,7 +49,7 @@ PRIMARY = "primary"
 class FallbackUsed(ControlEvent):
     """A call was not answered by whom it was made to.
 
-    :param source: who did; None: nobody.
+    :param source: the name of the function that answered; None: no function did.
     :param error: why the first one did not.
     """
 
@@ -61,7 +61,7 @@ class FallbackUsed(ControlEvent):
 class FallbackOutcome(Outcome[T]):
     """How a call ended, and who answered.
 
-    :param source: ``"primary"``, or the name of the link; None: nobody.
+    :param source: ``"primary"``, or the name of the fallback; None: all failed.
     :param failures: what those before have raised, in order.
     """
 
@@ -85,17 +85,17 @@ def _check_fallbacks(name: str, value: Any) -> None:
 @immutable()
 @frozen(eq=False, init=False)
 class Fallback(StrategyBase):
-    """A chain of who else may answer: another provider, a cache, a simpler answer, a refusal.
+    """A chain of fallbacks: another provider, a cache, a simpler answer, a default.
 
     :param fallbacks: functions with the parameters of the call, each asked when all before it have
         failed; wrapped in guards of their own, if they are to have any.
     :param on: what is worth falling back for: exception classes, a predicate, or an
-        ``ExceptionClassifier``.  What else is raised leaves at once.  A refusal, of an open circuit
-        say, is an ``Exception`` like others here; but that of a kill switch is answered only where
+        ``ExceptionClassifier``.  Other exceptions are raised at once.  A rejection, as of an open
+        circuit, is an ``Exception`` like others here; but that of a kill switch counts only if
         ``KillSwitchActiveError`` itself is named.
-    :param accept: whether an answer will do, whoever gives it; one that will not is a failure.
+    :param accept: whether a result is acceptable, of any function; another one is a failure.
     :param name: in events.
-    :param listeners: told whenever another one answers, or nobody.
+    :param listeners: notified when a fallback answers, or all have failed.
     :param clock: measures how long it took.
     :raises ValueError: without a link.
 
@@ -106,13 +106,13 @@ class Fallback(StrategyBase):
     ...     raise ConnectionError("no answer")
     >>> def cached(city):
     ...     return {"Rome": 31}[city]
-    >>> def refusal(city):
+    >>> def default(city):
     ...     return "not known at the moment"
-    >>> weather = Fallback(cached, refusal)
+    >>> weather = Fallback(cached, default)
     >>> weather.call(provider, "Rome"), weather.call(provider, "Oslo")
     (31, 'not known at the moment')
     >>> weather.outcome(provider, "Oslo").source
-    'refusal'
+    'default'
     """
 
     fallbacks: tuple[Callable[..., Any], ...] = field(validator=checked_by(_check_fallbacks))

@@ -55,7 +55,7 @@ class CircuitBackend(Protocol):
 
     :param does_io: whether it may have to be waited for at all.
     :param fast_path: lets a success be counted at once while the circuit is closed.
-    :param pending_events: what nobody was told of yet.
+    :param pending_events: events that the listeners have not received.
     """
 
     does_io: bool
@@ -88,11 +88,13 @@ class CircuitBackend(Protocol):
 
 
 def next_jitter(jitter: Callable[[], float], before: float) -> float:
-    """What the next open time is multiplied by; as before where chance fails: no call ends so."""
+    """The factor of the next open time; the previous one if the random source raises."""
     try:
         return jitter()
     except Exception:
-        LOG.exception("the chance of a circuit breaker failed; the open time stays as it was")
+        LOG.exception(
+            "the random source of a circuit breaker failed; the open time stays as it was"
+        )
         return before
 
 
@@ -229,7 +231,7 @@ class LocalBackend:
         """Nothing is held."""
 
 
-# Above 0: calls are refused.
+# Above 0: calls are rejected.
 GAUGES = {
     "metrics_only": -2,
     "disabled": -1,
@@ -246,10 +248,10 @@ class CircuitSnapshot:
 
     :param calls: those in the window, and how many of them were ``failures`` and ``slow``; of an
         open circuit those that opened it.
-    :param retry_after: seconds until a call may be tried again; None: now, or nobody knows.
-    :param probes: calls of half-open that go on; ``successes``: those that went well.
+    :param retry_after: seconds until a call may be tried again; None: now, or unknown.
+    :param probes: trial calls in progress; ``successes``: trial calls that succeeded.
     :param rejected: calls that were not made, ``late``: results that came after a change, and
-        ``expired``: permits that nobody gave back, all since the breaker was made.
+        ``expired``: permits that were not released in time, all since the breaker was created.
     :param by: who put it into this state by hand, ``reason``: why.
     """
 
@@ -270,7 +272,7 @@ class CircuitSnapshot:
 
     @property
     def gauge(self) -> int:
-        """The state as a number for metrics, above 0 where calls are refused.
+        """The state as a number for metrics, above 0 if calls are rejected.
 
         0 closed, 1 half_open, 2 open, 3 forced_open; -1 disabled, -2 metrics_only.
 

@@ -105,34 +105,34 @@ def _rejected(error: RetryError) -> Outcome[Any]:
 class CircuitBreaker(Observed, StrategyBase):
     """Stops calling what keeps failing, and finds out later whether it works again.
 
-    Closed: calls are made and counted.  Open, after too many failures: every call is refused at
+    Closed: calls are made and counted.  Open, after too many failures: every call is rejected at
     once with ``CircuitOpenError``.  Half-open, when the time is over: a few calls are made; enough
     successes close the circuit, one failure opens it again.
 
     :param name: of what is called; in errors and events.
     :param window: what is looked back on: ``Calls(n)``, ``Seconds(n)`` or ``Consecutive(n)``.
-    :param minimum_calls: no rate is looked at before so many are in the window.
+    :param minimum_calls: calls in the window before a rate is compared; default 10.
     :param failure_rate: the share of failures that opens it.
     :param failures: what counts as one: exception classes, a predicate, or an
         ``ExceptionClassifier``.  Other exceptions are *ignored*: they count for nothing.  So are
-        refusals of other guards (``Rejected``), unless they are named; and cancellations.
+        rejections by other guards (``Rejected``), unless they are named; and cancellations.
     :param slow_call: seconds from which a call is slow, whether it fails or not; None: none is.
     :param slow_rate: the share of slow calls that opens it.
     :param reset_timeout: seconds for which it is open.
-    :param reset_jitter: the open time is drawn anew each time, up to this share longer: many
-        clients do not come back at once.
+    :param reset_jitter: the open time is extended by a random share of at most this, so that
+        clients do not return at the same time.
     :param reset_growth: what the open time is multiplied by each time it opens again without a
         close between, up to *reset_maximum* seconds.
-    :param half_open_calls: so many calls at once are made to see.
-    :param required_successes: so many of them, none slow, close it.
+    :param half_open_calls: concurrent trial calls while half-open; default 3.
+    :param required_successes: successful trial calls, none slow, that close it; default 3.
     :param permit_timeout: seconds after which a call that was made to see, and of which nothing was
         heard, gives its place to another; None: as *reset_timeout*.
-    :param listeners: told of changes, refusals and late results.
+    :param listeners: notified of changes, rejections and late results.
     :param store: a ``RedisCircuitStore``, where the circuit is shared with the breakers of the same
         name in other processes; None: it is of this process alone.
     :param clock: measures.
-    :param random: chance: an object with ``random()``.
-    :raises ValueError: for a number that makes no sense.
+    :param random: the random source: an object with ``random()``.
+    :raises ValueError: a number is out of its range.
 
     A result counts only in the state in which its call was made: what comes later moves nothing.
     No lock is held while a function of yours runs.
@@ -140,7 +140,7 @@ class CircuitBreaker(Observed, StrategyBase):
     >>> from retrytemplate import CircuitOpenError
     >>> breaker = CircuitBreaker("billing", window=Consecutive(2), reset_timeout=30)
     >>> for text in ("17", "x", "y"):
-    ...     print(breaker.outcome(int, text).exception is None, breaker.state)
+    ...     print(breaker.outcome(int, text).ok, breaker.state)
     True closed
     False closed
     False open
@@ -211,7 +211,7 @@ class CircuitBreaker(Observed, StrategyBase):
             self.name,
             fast_monotonic(self.clock),
             inf if self.slow_call is None else self.slow_call,
-            exception_predicate("failures", self.failures, refusals=False),
+            exception_predicate("failures", self.failures, rejections=False),
             self.listeners,
         )
         settings = {each.name: getattr(self, each.name) for each in fields(CircuitConfig)}
@@ -233,7 +233,7 @@ class CircuitBreaker(Observed, StrategyBase):
         """Call the function, if that may be.
 
         :raises CircuitOpenError: it may not.
-        :raises CircuitStoreError: nobody knows, and the store says ``on_store_error="raise"``.
+        :raises CircuitStoreError: the store is unavailable, and has ``on_store_error="raise"``.
         """
         with Permit(self._calls):
             value = fn(*args, **kwargs)
@@ -255,7 +255,7 @@ class CircuitBreaker(Observed, StrategyBase):
     def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Call the function, if that may be, and say how it went; raises no ``Exception``.
 
-        A refusal costs least so: nothing is raised.
+        This is the fastest form of a rejection: nothing is raised.
         """
         permit = Permit(self._calls)
         refused = permit.acquire()
@@ -412,7 +412,7 @@ class CircuitBreaker(Observed, StrategyBase):
         self._backend.close()
 
     def force_open(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
-        """Refuse every call, whatever happens, until it is ended by ``reset``.
+        """Reject every call until ``reset``.
 
         :param by: who does it, and *reason*: why; both are in events and in the snapshot.
         :param seconds: when it ends by itself, closed; None: never.

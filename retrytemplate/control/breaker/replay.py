@@ -34,7 +34,7 @@ SAY = {
 }
 
 
-# Farther away a float tells no tenths of a second apart.
+# Beyond it a float is less exact than a tenth of a second.
 FARTHEST = 1e15
 MOMENT = f"a number of seconds from {-FARTHEST:g} to {FARTHEST:g}"
 
@@ -58,7 +58,7 @@ class RecordedCall:
     :param duration: seconds that it took.
     :param outcome: ``"success"``, ``"failure"``, or what counts for nothing, ``"ignored"`` and
         ``"cancelled"``.
-    :raises ValueError: for a time or an outcome that is none, and for a time beyond 1e15.
+    :raises ValueError: a time or an outcome is not valid, or a time is beyond 1e15.
 
     >>> RecordedCall(17.0, 0.2, "success").outcome
     'success'

@@ -121,7 +121,7 @@ class CircuitStateMachine:
 
     What is reported for a call of another generation is late: it moves nothing.
 
-    :param jitter_factor: by chance, what the next open time is multiplied by.
+    :param jitter_factor: the random factor of the next open time.
     :param counter: what is looked back on; while it is open, what opened it.
     :param closed: the same while it is closed, where any thread may look: a success is counted
         there at once, as long as the counter is quiet.
@@ -144,7 +144,7 @@ class CircuitStateMachine:
     rejected: int = 0
     late_results: int = 0
     expired: int = 0
-    changes: list[StateTransition] = field(factory=list)  # that nobody was told of yet
+    changes: list[StateTransition] = field(factory=list)  # not reported to the listeners
 
     def __attrs_post_init__(self) -> None:
         self.counter = self.closed = self.rules.window.counter()
@@ -180,14 +180,14 @@ class CircuitStateMachine:
             self._close()
 
     def _expire_permits(self, now: float) -> None:
-        """A permit that nobody gave back is free again; what it may report is late."""
+        """Release the permits whose time is over; their reports are late."""
         gone = [number for number, until in self.half_open_permits.items() if now >= until]
         for number in gone:
             del self.half_open_permits[number]
         self.expired += len(gone)
 
     def retry_after(self, now: float) -> float | None:
-        """Seconds until it is worth to ask again; None: nobody knows."""
+        """Seconds until a call may be admitted; None: unknown."""
         if self.state in REJECTING and self.until < inf:
             return max(0.0, self.until - now)
         return None
@@ -263,7 +263,7 @@ class CircuitStateMachine:
         self.generation += 1
         self.successes = 0
         self.half_open_permits.clear()
-        self.counter.fast_path_until = -inf  # a call that is under way is late from now on
+        self.counter.fast_path_until = -inf  # the result of a call in progress is late from now on
         if state not in ("open", "half_open"):
             self.counter = self.rules.window.counter()
             self.counter.generation = self.generation

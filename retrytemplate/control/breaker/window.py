@@ -62,7 +62,7 @@ class Counter(Protocol):
 
 @frozen
 class Calls:
-    """The last so many calls.
+    """The last *number* calls.
 
     :param number: how many.
     :raises ValueError: for a number below 1.
@@ -83,7 +83,7 @@ class Calls:
 
 @frozen
 class Seconds:
-    """The calls that ended in the last so many seconds, in ten steps.
+    """The calls that ended in the last *seconds*, in ten steps.
 
     A call leaves the window with its step: between nine and ten tenths of the time after it ended.
 
@@ -107,7 +107,7 @@ class Seconds:
 
 @frozen
 class Consecutive:
-    """The failures in a row: so many open the circuit; a slow call counts as one.
+    """Consecutive failures: *number* of them open the circuit; a slow call counts as a failure.
 
     :param number: how many.
     :raises ValueError: for a number below 1.
@@ -196,8 +196,8 @@ STEPS = 10
 
 @define
 class _TimeWindow(_WindowCounter):
-    """A ring of steps, each with its calls, failures, slow ones; the last one's calls are told by
-    the total."""
+    """A ring of steps, each with its calls, failures and slow calls; the calls of the last step
+    follow from the total."""
 
     length: float
     step: int | None = field(default=None, init=False)  # which one it is, of all that ever were

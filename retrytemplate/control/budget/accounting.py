@@ -37,7 +37,7 @@ class BudgetAccounting(Protocol):
         ...
 
     def refund(self, amount: float, now: float) -> None:
-        """Give back, as far as there is room."""
+        """Refund up to the capacity."""
         ...
 
     def wait_for(self, cost: float, now: float) -> float | None:
@@ -72,7 +72,7 @@ class Sliding:
 
 @define
 class RatioBudget:
-    """So many retries as a share of the calls of the last seconds, and a few more in any case."""
+    """Retries up to a share of the calls of the last seconds, and a few more in any case."""
 
     ratio: float
     floor: float
@@ -104,7 +104,7 @@ class RatioBudget:
         return True
 
     def refund(self, amount: float, now: float) -> None:
-        """It may have been taken in an earlier step: what has left the window is not given back."""
+        """Refund a withdrawal; one that has left the window is not refunded."""
         self._withdrawn.add(-min(amount, self._withdrawn.evict(now)), now)
 
     def wait_for(self, cost: float, now: float) -> float | None:

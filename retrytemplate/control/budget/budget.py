@@ -58,16 +58,16 @@ class RetryBudget(Guard):
     retry that it does not grant is not made, and not waited for: the attempts have run out.
 
     :param ratio: retries for each call, over the last *ttl* seconds.
-    :param min_per_second: so many retries a second are granted in any case, for services that are
+    :param min_per_second: retries a second that are granted in any case, for services that are
         called rarely.
     :param ttl: seconds.
     :param parent: another budget, of the process say, which has to grant each retry, too.
     :param name: in errors and events.
-    :param listeners: told of refusals.
+    :param listeners: notified of rejections.
     :param clock: measures.
-    :raises ValueError: for a number that makes no sense.
+    :raises ValueError: a number is out of its range.
 
-    What was granted is given back when the wait is cut off, or when no attempt follows it.
+    A granted retry is refunded when the wait is cancelled, or when no attempt follows it.
 
     Source: the retry budgets of Finagle and Linkerd.
 

@@ -1,4 +1,4 @@
-"""The bulkhead: so many calls of one thing at once, and the others wait or are refused."""
+"""The bulkhead: a limit of concurrent calls; the others wait or are rejected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = ["Bulkhead", "BulkheadSnapshot", "Slot"]
 
 
 def _as_tuple(value: Any) -> Any:
-    """Their names as a tuple; what is no collection of them is left to the check."""
+    """A collection of names as a tuple; the check rejects other values."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
@@ -68,7 +68,7 @@ def _names(name: str, value: Any) -> None:
 class BulkheadSnapshot:
     """How a bulkhead stands.
 
-    :param in_use: calls under way, of ``limit`` at this moment; ``waiting``: those in the queue.
+    :param in_use: calls in progress, of ``limit`` at present; ``waiting``: calls in the queue.
     :param keys: how many keys are in use.
     :param admitted: calls that got a slot, and ``rejected``: those that did not, so far.
     """
@@ -96,23 +96,23 @@ def _wake(semaphore: PrioritySemaphore, requests: list[SlotRequest]) -> None:
 @immutable(limit="use resize()")
 @frozen(eq=False)
 class Bulkhead(Observed, StrategyBase):
-    """Lets so many calls in at once, so that one slow dependency does not take every thread.
+    """Limits the concurrent calls, so that one slow dependency does not take every thread.
 
     :param name: of what is called; in errors and events.
     :param limit: calls at once.
-    :param queue: so many more may wait; beyond, a call is refused at once.
+    :param queue: calls that may wait; beyond it a call is rejected at once; default 100.
     :param max_wait: seconds a call waits, at most; less where a ``Deadline`` leaves less.
     :param per_key: calls of one key at once; None: no limit of their own.
     :param priorities: the lanes of the queue, the one that goes first before the others.  A slot
         asks for one of them; without, for the last.
-    :param fairness: every so many'th slot that becomes free goes to whoever has waited longest, of
+    :param fairness: every *fairness*-th slot that becomes free goes to the longest waiting call, of
         whatever lane, so that none starves; 0: never.
-    :param listeners: told of refusals.
+    :param listeners: notified of rejections.
     :param clock: measures how far a limit has grown.
-    :raises ValueError: for a number that makes no sense.
+    :raises ValueError: a number is out of its range.
 
-    Threads and tasks, of asyncio and trio, share it.  Nothing is remembered of a key that nobody
-    uses.  Whoever is cancelled while it waits, or just as it was let in, leaves no slot taken.
+    Threads and tasks, of asyncio and trio, share it.  Nothing is kept for a key that is not in
+    use.  A call that is cancelled while it waits, or just after its admission, releases its slot.
 
     >>> from retrytemplate import BulkheadFullError
     >>> llm = Bulkhead("llm", limit=1, queue=0)
@@ -159,7 +159,7 @@ class Bulkhead(Observed, StrategyBase):
     def slot(self, *, key: Hashable = None, priority: str | None = None) -> Slot:
         """The block form: ``with bulkhead.slot():``, or ``async with``.
 
-        :param key: whose call it is, for ``per_key``; None: nobody's.
+        :param key: the owner of the call, for ``per_key``; None: no owner.
         :param priority: one of the ``priorities``; None: the last.
         :raises ValueError: for another priority.
         """
@@ -175,8 +175,8 @@ class Bulkhead(Observed, StrategyBase):
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in a slot.
 
-        :raises BulkheadFullError: there is none, nor will there be in time.
-        :raises DeadlineExceededError: the deadline around the call is over first.
+        :raises BulkheadFullError: no slot becomes free in time.
+        :raises DeadlineExceededError: the enclosing deadline passes first.
         """
         with self.slot():
             value = fn(*args, **kwargs)
@@ -191,7 +191,7 @@ class Bulkhead(Observed, StrategyBase):
             return await value if is_awaitable(value) else value
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Where a place is free no ticket is made out for a call that is nobody's."""
+        """While a slot is free no request is created for a call without a key."""
         acquire_fast, release_fast, semaphore = *self._fast_functions(), self._semaphore
         kind = type(None)  # of the last result: of this class none has to be awaited
 
@@ -260,11 +260,11 @@ class Bulkhead(Observed, StrategyBase):
     # By hand.
 
     def resize(self, limit: int, *, over: Seconds = 0.0) -> None:
-        """Another number of slots; whoever is in stays, nobody waits for this.
+        """Change the number of slots; running calls continue, and this call does not wait.
 
         :param over: seconds in which more slots come, evenly, so that what is called is not
             overrun; fewer are in force at once.
-        :raises ValueError: for a number that makes no sense.
+        :raises ValueError: a number is out of its range.
 
         >>> llm = Bulkhead("llm", limit=1)
         >>> llm.resize(2)
@@ -362,9 +362,9 @@ class Bulkhead(Observed, StrategyBase):
         _wake(self._semaphore, self._semaphore.apply_ramp(now))
 
     def _wait_intervals(self, request: SlotRequest, timeout: float) -> Iterator[float]:
-        """How long to wait next, until it is in or out of patience.
+        """How long to wait next, until the request is granted or the time is over.
 
-        The next step of a limit that grows wakes nobody: whoever waits looks when it is due.
+        The next step of a growing limit wakes no caller: each waits at most until it is due.
         """
         until = request.waiter.now() + timeout
         while True:
@@ -377,7 +377,7 @@ class Bulkhead(Observed, StrategyBase):
     def _on_wait_over(self, request: SlotRequest, deadline: Deadline | None) -> None:
         """The wait is over.
 
-        :raises BulkheadFullError: and nobody has let it in.
+        :raises BulkheadFullError: the request was not granted.
         """
         if self._monitor.post(self._semaphore.record_wait_end, request):
             return

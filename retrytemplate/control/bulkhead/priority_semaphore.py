@@ -16,10 +16,10 @@ __all__ = ["LimitRamp", "PrioritySemaphore", "SlotRequest"]
 
 @define(eq=False)
 class SlotRequest:
-    """Somebody at the door.
+    """A request for a slot: waiting, granted or released.
 
     :param priority: 0 is the one that goes first.
-    :param waiter: what wakes whoever waits; the semaphore knows nothing of it.
+    :param waiter: wakes the caller; the semaphore does not use it.
     """
 
     key: Hashable
@@ -39,7 +39,7 @@ class _KeySlots:
     """Those of one key.
 
     :param taken: places of its own that are used: those who are in, and who could come in next.
-    :param passed: how many of them were given to somebody who waited for one.
+    :param passed: how many of them went to a waiting request.
     """
 
     taken: int = 0
@@ -49,9 +49,9 @@ class _KeySlots:
 
 @define(eq=False)
 class PrioritySemaphore:
-    """So many may be in at once, so many of one key, and so many may wait.
+    """Limits of the granted requests, of those of one key, and of the waiting ones.
 
-    :param fairness: every so many'th place that is given to somebody who waits goes to who has
+    :param fairness: every *fairness*-th slot for a waiting request goes to the one that has
         waited longest, of whatever lane; 0: never.  So does that of a key, among those who wait
         for one of its places.
     :param ramp: what the limit is on its way to; None: it stays.
@@ -84,7 +84,7 @@ class PrioritySemaphore:
         self._ready = [WaitQueue() for _ in range(self.priorities)]
 
     def acquire(self, request: SlotRequest, *, wait: bool) -> bool:
-        """Come in, or wait if there is room for that; False: neither."""
+        """Grant the request, or queue it if the queue is not full; False: neither."""
         self.arrived += 1
         request.number, request.epoch = self.arrived, self.epoch
         if self.in_use < self.limit and self._take_key_slot(request):
@@ -122,7 +122,7 @@ class PrioritySemaphore:
         return self.admit() if self.waiting else []
 
     def release(self, request: SlotRequest) -> list[SlotRequest]:
-        """Somebody goes: who was in, or who waited no longer.  Those who are let in for it."""
+        """Release a granted or waiting request; return the requests that are granted for it."""
         was, request.state = request.state, "gone"
         if request.epoch != self.epoch:
             return []
@@ -138,7 +138,7 @@ class PrioritySemaphore:
         return self.admit() if self.waiting else []
 
     def admit(self) -> list[SlotRequest]:
-        """Let in whoever can be."""
+        """Grant the requests that fit."""
         admitted = []
         while self.in_use < self.limit and (request := self._next()) is not None:
             self.waiting -= 1
@@ -227,10 +227,10 @@ class PrioritySemaphore:
             key_slots.passed += 1
             self._enqueue(request)
         elif not key_slots.taken:
-            del self.keys[key]  # nothing is remembered of a key that nobody uses
+            del self.keys[key]  # nothing is kept for an unused key
 
 
-# Whoever waits looks at each step: there are only so many, however far it grows.
+# Waiting calls wake at each step, so their number is bounded.
 MAX_STEPS = 100
 
 
@@ -255,11 +255,11 @@ class LimitRamp:
         object.__setattr__(self, "_steps", min(self.to - self.start, MAX_STEPS))
 
     def at(self, now: float) -> int:
-        """What it has come to."""
+        """The present limit."""
         return self.start + (self.to - self.start) * self._done(now) // self._steps
 
     def wait(self, now: float) -> float:
-        """Seconds until the next step; 0: there is none."""
+        """Seconds until the next step; 0: no step is left."""
         done = self._done(now)
         return self._when(done + 1) - now if done < self._steps else 0.0
 

@@ -1,4 +1,4 @@
-"""Who waits, in a thread or in a task: woken by somebody in any thread or loop.
+"""Waiters of a thread or a task, woken from any thread or loop.
 
 One may wait again and again, on the clock of its thread or loop.
 """
@@ -28,7 +28,7 @@ class ThreadWaiter:
         self._calls = SimpleQueue[None]()
 
     def wake(self) -> bool:
-        """Wake it; False: there is nobody any more."""
+        """Wake it; False: its loop is closed."""
         self._calls.put(None)
         return True
 
@@ -37,7 +37,7 @@ class ThreadWaiter:
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Until it is woken, or so long."""
+        """Wait until it is woken, at most *seconds*."""
         with suppress(Empty):
             self._calls.get(timeout=max(0.0, min(seconds, TIMEOUT_MAX)))
             while True:

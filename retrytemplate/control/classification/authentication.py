@@ -1,8 +1,7 @@
-"""Access that was refused: no second attempt, and somebody is told at once."""
+"""Denied access: no second attempt, and an alert at once."""
 
 from __future__ import annotations
 
-import logging
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed"]
 
-LOG = logging.getLogger("retrytemplate.control")
 ALERTED_ATTR = "_retrytemplate_told"
 # What PostgreSQL says where its code is 28.
 PG_LOGIN_FAILED = re.compile(
@@ -81,7 +79,7 @@ class AuthenticationFailed:
 
 @frozen(eq=False)
 class AuthenticationAlert(RetryListener):
-    """Ends the attempts where access was refused, and tells somebody, once for each failure.
+    """Ends the attempts when access was denied, and sends an alert, once for each failure.
 
     A listener for any template: in ``RetryTemplate(listeners=[AuthenticationAlert(notify)])``.  It
     has the last word, whatever the policy says of such a failure.  With a key the failure leaves as
@@ -89,7 +87,7 @@ class AuthenticationAlert(RetryListener):
     that are raised from one another, make no second message.
 
     :param notify: called with an ``AuthenticationFailed``, in the calling thread, with no lock
-        held.  What it raises is logged, and the call goes on.
+        held.  What it raises is logged, and the call continues.
     :param failures: an ``ExceptionClassifier`` that says which those are; it classifies the failure
         and its causes one by one, of a group each member and its causes.
 
@@ -129,7 +127,7 @@ class AuthenticationAlert(RetryListener):
                 call_listener(self.notify, event)
 
     def _mark_alerted(self, failure: BaseException) -> bool:
-        """Whether it was told before; from now on it was."""
+        """Whether an alert was sent for it before; mark it."""
         told = safe_getattr(failure, ALERTED_ATTR)
         if isinstance(told, tuple) and self._mark in told:
             return True

@@ -232,8 +232,8 @@ class CodeClassifier(NamedClassifier):
     :param vendor: numbers, as MySQL has them, or names, as SQLite does: ``"SQLITE_BUSY"`` stands
         for ``"SQLITE_BUSY_SNAPSHOT"`` as well.
     :param errno: numbers or names, ``"ECONNRESET"``.
-    :raises ValueError: for a code that is none.
-    :raises TypeError: for a key that is no exception class.
+    :raises ValueError: a code is not valid.
+    :raises TypeError: a key is not an exception class.
 
     It goes wherever an ``ExceptionClassifier`` goes: into a policy, with policies as values into an
     ``ExceptionClassifierRetryPolicy``, into a circuit breaker, a fallback, the costs of a budget.

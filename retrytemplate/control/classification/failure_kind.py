@@ -35,11 +35,11 @@ class FailureKind(StrEnum):
     TRANSIENT = "transient"
     """It passes by itself: make the call again."""
     PERSISTENT = "persistent"
-    """It comes again as often as the call is made: stop calling, tell somebody."""
+    """It recurs with every call: stop calling, and alert an operator."""
     CASCADING = "cascading"
     """Something is used up, and retries use up more of it: fewer calls at once, or none."""
     CATASTROPHIC = "catastrophic"
-    """Going on does harm: somebody has to look first."""
+    """Further calls do harm: an operator has to check first."""
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ STATUS: dict[int | str, FailureKind] = {
 # Source: "PostgreSQL Error Codes", appendix A of its manual; the classes are those of ISO/IEC 9075.
 SQLSTATE = {
     "08": TRANSIENT,  # the connection is gone
-    "08007": PERSISTENT,  # and nobody knows whether the transaction was committed
+    "08007": PERSISTENT,  # it is unknown whether the transaction was committed
     "08P01": PERSISTENT,  # a violation of the protocol
     "22": PERSISTENT,  # bad data
     "23": PERSISTENT,  # a violated constraint
@@ -124,7 +124,7 @@ VENDOR: dict[int | str, FailureKind] = {
 ERRNO = {
     "ECONNRESET": TRANSIENT,  # reset by the other side
     "ECONNABORTED": TRANSIENT,  # given up on this side
-    "ECONNREFUSED": TRANSIENT,  # nobody listens there at present
+    "ECONNREFUSED": TRANSIENT,  # no server listens there at present
     "EPIPE": TRANSIENT,  # the other side has closed
     "ETIMEDOUT": TRANSIENT,  # no answer
     "EHOSTUNREACH": TRANSIENT,  # no way to the host
@@ -185,7 +185,7 @@ class FailureKinds(CodeClassifier):
     :param sqlstate: of databases, and classes of them.
     :param vendor: codes of one database, numbers or names.
     :param errno: of the operating system, numbers or names.
-    :raises TypeError: for a value that is no ``FailureKind``.
+    :raises TypeError: a value is not a ``FailureKind``.
 
     >>> class LedgerCorrupted(Exception):
     ...     pass
@@ -206,7 +206,7 @@ class FailureKinds(CodeClassifier):
     def among(self, *kinds: FailureKind) -> ExceptionClassifier:
         """Whether it is of one of these: for a policy, a circuit breaker, a fallback.
 
-        :raises TypeError: for what is no kind, or none at all.
+        :raises TypeError: a kind is not a ``FailureKind``, or no kind is given.
 
         >>> worth = FailureKinds().among(FailureKind.TRANSIENT)
         >>> worth.classify(ConnectionResetError()), worth.classify(PermissionError())

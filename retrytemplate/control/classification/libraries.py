@@ -54,7 +54,7 @@ REDIS = {
     "ClusterDownError": TRANSIENT,
     "MasterDownError": TRANSIENT,
     "TryAgainError": TRANSIENT,  # slots of a cluster are on their way
-    "WatchError": TRANSIENT,  # somebody else has written: nothing was done
+    "WatchError": TRANSIENT,  # another client has written: nothing was done
     "AuthenticationError": PERSISTENT,
     "AuthorizationError": PERSISTENT,
     "MaxConnectionsError": CASCADING,  # of the pool, or of the server
@@ -62,7 +62,7 @@ REDIS = {
 # SDKs that are made alike.  Their other errors have a status, as litellm's have, which derive from
 # these classes.
 SDKS = ("openai", "anthropic", "groq")
-# A status 429 that no wait mends: somebody has to pay.
+# A status 429 that no wait mends: the account has no quota left.
 QUOTA_EXHAUSTED = (
     "insufficient_quota",
     "credit_balance_exhausted",
@@ -145,7 +145,7 @@ def _of(exc: BaseException) -> Iterator[Any]:
 
 
 def _stream(exc: BaseException) -> bool | None:
-    """The limit of the first item: nothing has gone out, the stream may begin anew."""
+    """The limit of the first item: no item was delivered, so the stream may restart."""
     return True if isinstance(exc, DeadlineExceededError) and exc.kind == FIRST else None
 
 

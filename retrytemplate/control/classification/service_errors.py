@@ -60,7 +60,7 @@ class ServiceErrors(StrategyBase):
         whether it is worth a retry.  The exception is a class, made with the timeout's text, or a
         function that makes one of the timeout.
     :param default: the same for kinds without a rule; None: such timeouts pass as they are.
-    :raises ValueError: for a class that is no ``Exception``.
+    :raises ValueError: a class is not a subclass of ``Exception``.
 
     The kind is that of this library's limits (``kind`` of a ``DeadlineExceededError``,
     ``"attempt"``), or of a client's: see ``timeouts_of``.  The timeout is the cause.  ``with`` it,

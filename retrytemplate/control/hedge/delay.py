@@ -35,10 +35,10 @@ class Quantile:
 
     :param q: the share: with 0.95, five calls of a hundred take longer.
     :param initial: seconds, as long as too few calls are known; None: no hedge until then.
-    :param minimum: so many have to be known.
-    :param window: so many are remembered, the last ones.
+    :param minimum: calls that have to be known; default 20.
+    :param window: the number of the last calls that are kept.
     :param floor: seconds; it is never less, so that calls that take no time are not all made twice.
-    :raises ValueError: for a number that makes no sense.
+    :raises ValueError: a number is out of its range.
 
     One object may serve several hedges, of the same thing, in threads and tasks.
 
@@ -81,7 +81,7 @@ class Quantile:
         return len(self._last)
 
     def record(self, seconds: float) -> None:
-        """A call answered after so long."""
+        """Record the duration of a call."""
         check_at_least("seconds", seconds, 0.0, finite=True)
         self._monitor.post(self._add, seconds)
 
@@ -92,7 +92,7 @@ class Quantile:
         insort(self._sorted, seconds)
 
     def value(self) -> float | None:
-        """The seconds that it is now; None: nobody knows yet."""
+        """The present seconds; None: too few calls are known."""
         return self._monitor.read(self._found)
 
     def _found(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What a hedge counts and tells."""
+"""Counts and events of a hedge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @frozen(kw_only=True)
 class HedgeStarted(ControlEvent):
-    """The same is asked once more.  Told where it runs: in its own task or thread.
+    """A hedge was started.  Reported in its own task or thread.
 
     :param number: of the call; the first hedge is number 2.
     :param error: what the one before failed with; None: it is slow.
@@ -59,7 +59,7 @@ class HedgeRefused(ControlEvent):
 
 @frozen(kw_only=True)
 class AttemptFailed(ControlEvent):
-    """A call failed, and it is not this failure that its caller gets, if he gets one.
+    """A call failed, and its failure is not the one that the caller gets.
 
     :param error: what it was, without the cancellation of the call.
     """
@@ -70,7 +70,7 @@ class AttemptFailed(ControlEvent):
 
 @frozen(kw_only=True)
 class AttemptAbandoned(ControlEvent):
-    """A call still runs in its thread, and nobody waits for it any more."""
+    """A call still runs in its thread, and no caller waits for it."""
 
     number: int
 

@@ -39,8 +39,8 @@ class HedgeAttempt:
     :param after: the failure that it follows; None: the others are slow.
     :param began: when the function was called; None: it was not.
     :param ended: when that was over; then there is an ``error``, or a ``value``.
-    :param stop: a flag for a function in a thread that wants to know when nobody waits any more.
-    :param has_failed: before anybody told it to stop.
+    :param stop: a flag for a function in a thread: set when no caller waits for it.
+    :param has_failed: whether it failed before it was stopped.
     :param abandoned: its thread still ran when the race was over.
     """
 
@@ -73,9 +73,9 @@ class HedgeAttempt:
         self.ended = execution.clock.monotonic()
 
     async def run_async(self) -> None:
-        """Make the call in this task, whatever comes of it: a cancellation is told like the rest.
+        """Make the call in this task; a cancellation is recorded like an error.
 
-        Whoever has cancelled it waits for its end, and goes on with that.
+        The task that has cancelled it waits for its end, and raises the cancellation.
         """
         execution = self.execution
         try:
@@ -136,23 +136,23 @@ class HedgedExecution:
         self.attempts.append(HedgeAttempt(self, 1))
         try:
             start(self.attempts[0])
-        except Exception as exc:  # of a pool that was shut down; a cancellation is none
+        except Exception as exc:  # of a pool that was shut down; not a cancellation
             self.attempts.clear()
             self._end(exc)
 
     def next_timeout(self) -> float:
-        """Seconds to wait for somebody to end; then comes a hedge, or the deadline."""
+        """Seconds to wait for a call to end; then a hedge is started, or the deadline passes."""
         hedge = self.delay if self.hedges_remaining and self.delay is not None else inf
         end = inf if self.deadline is None else self.deadline.remaining()
         self._hedge_is_next = hedge < end
         return min(hedge, end)
 
     def may_hedge(self, ended: Sequence[HedgeAttempt]) -> bool:
-        """Whether one more may have to be started: nobody has answered, and some are left."""
+        """Whether one more may have to be started: no call has answered, and hedges remain."""
         return bool(self.hedges_remaining) and all(attempt.error is not None for attempt in ended)
 
     def on_completed(self, ended: Sequence[HedgeAttempt], start: Start) -> None:
-        """Hear those that have ended, who has answered first; none: the patience is over."""
+        """Record the calls that ended, successes first; without calls, the time to wait is over."""
         for attempt in ended:
             attempt.has_failed = attempt.error is not None
         for attempt in sorted(ended, key=attrgetter("has_failed")):
@@ -161,7 +161,7 @@ class HedgedExecution:
         if not ended and self._hedge_is_next:
             self._hedge(start, None)
         elif not ended:
-            message = "the deadline is over: nobody has answered in time"
+            message = "the deadline is over: no call has answered in time"
             self._end(self._deadline_error(message, outcome_unknown=True))
 
     def _on_result(self, attempt: HedgeAttempt, start: Start) -> None:
@@ -194,7 +194,7 @@ class HedgedExecution:
         self.hedges_remaining -= 1
         try:
             start(attempt)
-        except Exception as exc:  # of a pool that was shut down; a cancellation is none
+        except Exception as exc:  # of a pool that was shut down; not a cancellation
             self.attempts.remove(attempt)
             self.budget_account.refund(after)
             self._on_hedge_rejected(exc)
@@ -223,11 +223,11 @@ class HedgedExecution:
 
     def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         self._finalize()
-        if exception is not None:  # nobody asks what came of it
+        if exception is not None:  # its results are not used
             self.release_references()
 
     def _finalize(self) -> None:
-        """Give back what was not used, and tell of the failures that nobody will see.
+        """Refund unused hedges, and report the failures that the caller does not get.
 
         :raises BaseException: one of them was to end the program.
         """
@@ -246,7 +246,7 @@ class HedgedExecution:
                     del error
 
     def lost(self, attempt: HedgeAttempt) -> None:
-        """Tell of the failure of one that has not won."""
+        """Report the failure of a call that has not won."""
         error = without_cancellation(attempt.error)
         if error is not None and attempt.error is not self.error:
             self.recorder.on_failed(attempt, error)
@@ -274,7 +274,7 @@ class HedgedExecution:
                 if attempt is self.winner and attempt.ended is not None:
                     until = attempt.ended
                 return max(0.0, until - attempt.began)
-        raise AssertionError("nobody has answered")
+        raise AssertionError("no call has answered")
 
     def release_references(self) -> None:
         """Let go of all that ran and was raised: that leads back here, and would be cycles."""

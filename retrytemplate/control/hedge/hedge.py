@@ -101,7 +101,7 @@ class Hedge(Observed, StrategyBase):
     """Asks the same once more where an answer takes long; the first answer counts.
 
     :param delay: seconds after which a hedge is started, or a ``Quantile`` that learns them.
-    :param max_hedges: so many for one call, each the delay after the one before, or at once when
+    :param max_hedges: hedges of one call, each the delay after the one before, or at once when
         one has failed.
     :param idempotent: True: the call may be made more than once.  It has to be said.
     :param on: failures that another call may mend: exception classes, a predicate, or an
@@ -110,9 +110,9 @@ class Hedge(Observed, StrategyBase):
         from.
     :param executor: the pool whose threads ``call`` needs; asynchronous calls need none.
     :param name: in events.
-    :param listeners: told of hedges and of what becomes of them.
+    :param listeners: notified of hedges and their results.
     :param clock: measures how long calls take.
-    :raises ValueError: for ``idempotent=False``, and for a number that makes no sense.
+    :raises ValueError: for ``idempotent=False``, or a number is out of its range.
 
     When another has answered, tasks are cancelled and awaited, nothing of them is left; threads are
     left behind, with their ``stop`` flag set.  When all fail, the first call's exception is raised:
@@ -157,7 +157,7 @@ class Hedge(Observed, StrategyBase):
         """Call the function in a thread of the pool, and once more where it takes long.
 
         :raises MisuseError: there is no pool, or it is shut down.
-        :raises DeadlineExceededError: the deadline around the call is over first.
+        :raises DeadlineExceededError: the enclosing deadline passes first.
         """
         return self.outcome(fn, *args, **kwargs).unwrap()
 
@@ -292,7 +292,7 @@ class Hedge(Observed, StrategyBase):
         )
 
 
-# What the guards around a hedge say to one more call: the calls that are made already go on.
+# The guards around a hedge reject one more call; the calls in progress continue.
 
 
 def _guard_rejection() -> Exception | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ThreadPoolRunner", "task_runner"]
 
-# So long a pool may take to find a thread for a call, in seconds.
+# Seconds that a pool may take to find a thread for a call.
 POOL_START_GRACE = 0.1
 
 in_order = attrgetter("number")
@@ -56,7 +56,7 @@ class _AsyncioRunner:
         self._tasks[asyncio.create_task(attempt.run_async())] = attempt
 
     async def wait(self, seconds: float) -> list[HedgeAttempt]:
-        """Those that have ended within so long."""
+        """The attempts that have ended within *seconds*."""
         import asyncio
 
         done, _ = await asyncio.wait(
@@ -113,7 +113,7 @@ class _TrioRunner:
             self._woken.set()
 
     async def wait(self, seconds: float) -> list[HedgeAttempt]:
-        """Those that have ended within so long."""
+        """The attempts that have ended within *seconds*."""
         import trio
 
         with trio.move_on_after(seconds):
@@ -127,7 +127,7 @@ class _TrioRunner:
         for scope in self._scopes:
             scope.cancel()
         try:
-            # Not told of the exception: it would put it into a group.
+            # Without the exception: the nursery would put it into a group.
             await self._manager.__aexit__(None, None, None)
         except BaseExceptionGroup as group:  # Ctrl-C while it waited: runners raise nothing
             raise group.exceptions[0] from None
@@ -137,7 +137,7 @@ class _TrioRunner:
 
 @define(eq=False)
 class _QueuedAttempt:
-    """A runner in a pool: in the queue until somebody takes it, the pool or who waits for it."""
+    """An attempt in a pool: queued until the pool or the waiting caller takes it."""
 
     attempt: HedgeAttempt
     context: Context
@@ -156,7 +156,7 @@ class _QueuedAttempt:
 class ThreadPoolRunner:
     """Threads cannot be stopped: those that still run at the end are left behind.
 
-    A pool whose threads are all taken, by the caller itself perhaps, holds nobody up: where no call
+    A pool whose threads are all taken, by the caller itself perhaps, blocks no call: where no call
     is being made, the caller makes one.
     """
 
@@ -198,7 +198,7 @@ class ThreadPoolRunner:
                 raise
 
     def wait(self, seconds: float) -> list[HedgeAttempt]:
-        """The one that has ended within so long."""
+        """The attempt that has ended within *seconds*."""
         if self._is_idle():
             left = max(0.0, POOL_START_GRACE - self._idle)
             short = min(seconds, left)
@@ -243,7 +243,7 @@ class ThreadPoolRunner:
         return not any(queued.is_taken for queued in self._queued)
 
     def _run_one_here(self) -> bool:
-        """Make the first of the calls here, unless somebody has begun one meanwhile."""
+        """Make the first of the calls here, unless one has begun meanwhile."""
         for queued in self._queued:
             if not queued.take():
                 return False

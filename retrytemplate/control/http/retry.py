@@ -82,18 +82,18 @@ def http_retry(
     attempt.  A failure without one (urllib's, a bare ``OSError``, an attempt that was abandoned in
     a thread) is retried only where *idempotent* is declared.
 
-    Where the failure says ``Retry-After``, that is waited in the place of the backoff; a retry
-    before that is refused, also where another backoff is put into the template.
+    Where the failure says ``Retry-After``, that is waited instead of the backoff; a retry
+    before that is rejected, also where another backoff is put into the template.
 
     :param max_attempts: the first included.
     :param backoff: where the server does not say how long; None: exponential, from 0.2 to 30
         seconds, with full jitter.
     :param idempotent: declares that the calls may be made twice, whatever their method is.
-    :param key_header: of the key by which the server knows a call that comes again.
+    :param key_header: of the key by which the server recognises a repeated call.
     :param retryable: what may pass; None: ``TRANSIENT_ERRORS``.
     :param give_up_above: a longer ``Retry-After`` ends the attempts at once; None: none is too
         long.
-    :param jitter: the share by which a wait may be longer than told.
+    :param jitter: the share by which a wait may be longer than requested.
     :param settings: the template's other ones: ``name``, ``listeners``, ``clock``, ...
     :raises ValueError: for a number out of its range.
 
@@ -203,7 +203,7 @@ def _redirect(holder: Any) -> Any:
 
 @frozen(eq=False)
 class RetryAfterGuard(Guard):
-    """Refuses a retry before the time that the server has named."""
+    """Rejects a retry before the time that the server has named."""
 
     backoff: RetryAfterBackoff
 

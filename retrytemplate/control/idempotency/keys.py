@@ -58,11 +58,11 @@ def _new() -> str:
 def idempotency_key(label: str | None = None, *, source: Callable[[], str] = _new) -> str:
     """The key of the operation in progress: the same on every attempt.
 
-    It belongs to the nearest execution around the call that has a state key, or to the operation of
+    It belongs to the nearest enclosing execution that has a state key, or to the operation of
     an ``Operations`` store; else to the outermost execution.  A template with a name inside of that
     makes another key of the same operation, and so does a *label*.
 
-    :param label: tells several effects of one operation apart.
+    :param label: distinguishes several effects of one operation.
     :param source: makes the key of an execution without a state key, once.
     :raises MisuseError: outside of every execution: each call would make another one.
     :raises ValueError: for a key that no header can carry.
@@ -106,7 +106,7 @@ def idempotency_header(
 
 
 def _mark_key_requested() -> None:
-    """Each execution around the call may go on: what it does has a key."""
+    """Let each enclosing execution retry: its effects have a key."""
     context = current_context()
     while context is not None:
         vars(context)[KEY_REQUESTED] = True
@@ -151,7 +151,7 @@ def _operation() -> OperationScope | None:
 
 
 def _enclosing_executions(scope: OperationScope | None) -> list[RetryContext]:
-    """The executions around the call, innermost first, out to the one that is the operation."""
+    """The enclosing executions, innermost first, out to the one that is the operation."""
     end = None if scope is None else scope.enclosing_context
     found, context = [], current_context()
     while context is not None and context is not end:
@@ -171,7 +171,7 @@ def _get_or_create_key(context: RetryContext, source: Callable[[], str]) -> str:
     """The key that the execution has by now."""
     key = _monitor.read(_stored_key, context)
     if key is None:
-        if _is_keyed(context):  # an attempt that died has left nothing but its state key
+        if _is_keyed(context):  # a crashed attempt has left nothing but its state key
             made = derived(context._plan.scope, encode_key(context.key))
         else:
             made = source()
@@ -212,7 +212,7 @@ class RequireIdempotency(HasListeners, Guard):
     :param idempotent: whether a call without a key may be retried: a function of the context, or
         one answer for all.
     :param name: in errors and events.
-    :param listeners: told of each refusal, with a ``CallRejected``.
+    :param listeners: receive a ``CallRejected`` for each rejection.
 
     >>> from retrytemplate import RetryTemplate
     >>> template = RetryTemplate(guards=[RequireIdempotency()])

@@ -42,7 +42,7 @@ class OperationReplayed(ControlEvent):
 
 @frozen(kw_only=True)
 class OperationUnknown(ControlEvent):
-    """An operation begins again of which nobody knows whether it had its effect.
+    """An operation begins again, and it is unknown whether it had its effect.
 
     :param attempt: the number of this attempt.
     """
@@ -53,7 +53,7 @@ class OperationUnknown(ControlEvent):
 
 @frozen(kw_only=True)
 class OperationUnrecorded(ControlEvent):
-    """An operation had its effect, and the store could not be told: its caller has the result.
+    """An operation had its effect, and the store did not record it: its caller has the result.
 
     :param error: what the store said.
     """
@@ -123,14 +123,14 @@ class Operation:
         return self._reservation.fence
 
     def complete(self, value: Any = None, *, connection: Any = None) -> Any:
-        """Write the result down: whoever comes with the key gets it, as long as it is remembered.
+        """Record the result: every later call with the key gets it, as long as it is remembered.
 
         :param value: a JSON value; what is returned is as it will be given again.
         :param connection: an open transaction on the store's database: the result commits with
             what it commits.
         :raises LeaseLostError: another has taken the operation over since.
         :raises AlreadyCompletedError: it was completed before.
-        :raises TypeError: for what is no JSON value.
+        :raises TypeError: the result is not a JSON value.
         :raises ValueError: for one beyond the ``record_limit`` of the store.
         """
         return perform(self._complete_steps(value, connection, SYNC))
@@ -191,7 +191,7 @@ class Operation:
         """The steps, after which the key is not held where they failed, whatever cuts in."""
         try:
             value, error = yield from steps
-        except GeneratorExit:  # nobody drives them any more
+        except GeneratorExit:  # no driver performs them any more
             raise
         except BaseException as exc:  # a signal between two of them
             value, error = None, exc
@@ -256,7 +256,7 @@ class Operation:
             return None, None
         if error is not None:
             _, left = yield from self._end_failed(error, driver)
-            return None, None if left is error else left  # the error itself goes on
+            return None, None if left is error else left  # the error itself is raised by the block
         if self.result is not None:  # in a transaction that has been rolled back
             self.result = None
             return (yield from reservation.undo(driver))

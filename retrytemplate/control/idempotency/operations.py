@@ -72,13 +72,13 @@ class Operations(HasListeners):
     :param cache: where they are kept: a context cache; one that outlives the process and is shared,
         where operations do.  None: in memory.
     :param ttl: seconds for which a result is remembered; a number or a ``timedelta``.
-    :param lease: seconds after which an operation whose process died is another's to begin; None:
-        the cache's own.  A durable cache renews it while the process lives.
-    :param lookup: asked in ``call`` where nobody knows whether an earlier attempt had its effect: a
+    :param lease: seconds after which another process may begin the operation of a crashed one;
+        None: the cache's own.  A durable cache renews it while the process lives.
+    :param lookup: called by ``call`` if it is unknown whether an earlier attempt had its effect: a
         function of the key that gives an ``OperationResult``, or None: it had not.
     :param name: in events, and the scope of the keys in a shared cache.
-    :param listeners: told of operations that are replayed, of unknown outcome, or unrecorded.
-    :raises TypeError: for what is no cache, or none that keeps a result.
+    :param listeners: notified of operations that are replayed, of unknown outcome, or unrecorded.
+    :raises TypeError: not a cache, or one that keeps no result.
     :raises ValueError: for a time that is not above 0.
 
     >>> operations = Operations()
@@ -112,12 +112,12 @@ class Operations(HasListeners):
         """Reserve the key, before the effect; or find what the operation came to.
 
         :param key: names the operation: a str, int, bytes, or a tuple of those.
-        :param fingerprint: a JSON value of what is asked for; another one under the same key is
-            refused.  Only its hash is kept.
+        :param fingerprint: a JSON value of the request; another one under the same key is
+            rejected.  Only its hash is kept.
         :raises AttemptInProgressError: another has it, until ``lease_until``.
         :raises IdempotencyKeyReusedError: it was begun with another fingerprint.
         :raises CacheUnavailableError: the store cannot be reached: nothing was begun.
-        :raises InconsistentKeyError: for what is no key.
+        :raises InconsistentKeyError: the key is not valid.
 
         >>> with Operations().start_once("order-17/charge") as operation:
         ...     if operation.result is None:

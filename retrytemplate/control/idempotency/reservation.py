@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["MISSING", "Reservation", "Steps", "is_unknown", "most_severe"]
 
 MISSING: Any = object()
-"""In the place of a result, where there is none."""
+"""Instead of a result."""
 
 # What is kept of an operation among the attributes of its record.
 RESULT, UNKNOWN, FINGERPRINT = "result", "outcome_unknown", "fingerprint"
@@ -44,7 +44,7 @@ RESULT, UNKNOWN, FINGERPRINT = "result", "outcome_unknown", "fingerprint"
 def is_unknown(error: BaseException) -> bool:
     """Whether an effect may have happened although this was raised.
 
-    Unless it says no, or refused a call; what a template refuses to try again has a cause.
+    Not if it is a rejection, or declares that no effect happened; a template's error has a cause.
     """
     try:
         said = getattr(error, "outcome_unknown", not isinstance(error, Rejected))
@@ -113,7 +113,7 @@ class Reservation:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is held; what ended in a transaction goes on where that rolls back."""
+        """Whether nothing is held; an end in a transaction is undone if that rolls back."""
         if self._claim is None:
             return self._pending_claim is None
         return self._claim.completed or self._released
@@ -167,7 +167,7 @@ class Reservation:
             return MISSING, CacheUnavailableError(f"what is kept under {self.key!r}: {exc}")
 
     def _check_record(self, record: Record) -> BaseException | None:
-        """What shows that the record is none of an operation."""
+        """The error of a record that is not from an operation."""
         attributes = record.attributes or {}
         kept = attributes.get(UNKNOWN), attributes.get(FINGERPRINT)
         if isinstance(kept[0], bool) and isinstance(kept[1], str | None):
@@ -232,7 +232,7 @@ class Reservation:
         if self.is_over:
             return None, None
         if self._pending_claim is not None:
-            # Nobody knows whether the key was taken: the same worker may begin again.
+            # It is unknown whether the key was taken: the same worker may begin again.
             self._claim, problem = yield self._shielded(self._pending_claim, driver)
             self._pending_claim = None
             if self._claim is None:
@@ -244,7 +244,7 @@ class Reservation:
         return None, (yield from self._write(self._cache.succeed, self._claim, driver=driver))
 
     def _ended(self) -> MisuseError:
-        return MisuseError(f"{self.key!r} has been given back: start it again")
+        return MisuseError(f"{self.key!r} was released: start it again")
 
     def _write(self, step: Any, *arguments: Any, driver: Any) -> Steps:
         """Make a step that ends the claim; what went wrong."""

@@ -49,7 +49,7 @@ def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RERAISE) -> Ca
         out: the error is raised.  A synchronous node cannot be cancelled: its late state is used.
     :raises MisuseError: for ``on_timeout`` beside a ready ``Timeout``, which has its own.
     :raises ValueError: for a limit that is not above 0.
-    :raises TypeError: for what is no time, and an asynchronous ``on_timeout`` around a node that is
+    :raises TypeError: the limit is not a time, or ``on_timeout`` is asynchronous and the node is
         not.
 
     >>> import asyncio
@@ -92,7 +92,7 @@ def with_retry(
         them, or a predicate.  Everything else that is raised leaves at once.
     :param max_attempts: runs in all, 3 unless given.
     :param backoff: how long to wait between them: up to 0.2 seconds, then twice that and so on, up
-        to 2, by chance, unless given.
+        to 2, with full jitter, unless given.
     :param nested: whether a node that a template has wrapped already is accepted: then the runs of
         both multiply.
     :raises MisuseError: where nothing says what is worth it, and for settings beside what has them;
@@ -142,16 +142,16 @@ def with_breaker(
 ) -> Callable[[F], F]:
     """Stop running a node that keeps failing, until it may work again.
 
-    :param breaker: counts the runs, and refuses them while it is open.
-    :param fallback: gives the state in the place of a run that was refused: a function of the
+    :param breaker: counts the runs, and rejects them while it is open.
+    :param fallback: returns the state instead of a rejected run: a function of the
         node's arguments, or of as many of them as it takes, from the left.
     :param on: what else it answers for: exception classes, a predicate, or an
         ``ExceptionClassifier``; ``Exception`` means every failure, and then a retry around it
         sees none.
-    :raises TypeError: for what is no breaker, and an asynchronous fallback of a node that is not.
+    :raises TypeError: not a breaker, or an asynchronous fallback of a node that is not.
     :raises MisuseError: for ``on`` without a fallback.
 
-    The listeners of the breaker are told of each answer, with a ``FallbackUsed``.
+    The listeners of the breaker receive a ``FallbackUsed`` for each answer.
 
     >>> from retrytemplate.control import Consecutive
     >>> weather = CircuitBreaker("weather", window=Consecutive(1))
@@ -165,7 +165,7 @@ def with_breaker(
     _check_kind("breaker", breaker, CircuitBreaker, "a CircuitBreaker")
     if fallback is None:
         if on is not REFUSED:
-            raise MisuseError(f"on={on!r} says what a fallback answers for: there is none")
+            raise MisuseError(f"on={on!r} needs a fallback; pass fallback=")
         return _decorator(breaker.wrap)
     if not callable(fallback):
         raise TypeError(f"fallback must be a function of the node's state, got {fallback!r}")
@@ -180,9 +180,9 @@ def with_breaker(
 
 
 def with_bulkhead(bulkhead: Bulkhead) -> Callable[[F], F]:
-    """Let only so many runs of a node go on at once, over all graphs that share the bulkhead.
+    """Limit the concurrent runs of a node, over all graphs that share the bulkhead.
 
-    :param bulkhead: has the limit, and refuses who finds no place in time.
+    :param bulkhead: has the limit, and rejects a run that gets no slot in time.
 
     >>> from retrytemplate.control import Bulkhead
     >>> @with_bulkhead(Bulkhead("llm", limit=3))

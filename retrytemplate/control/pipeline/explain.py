@@ -88,7 +88,7 @@ def call_multipliers(layers: Sequence[Any]) -> Iterator[tuple[Any, float]]:
 
 
 def _nested_retry_limit(depth: int, guards: Sequence[Any]) -> float:
-    """What the rules on nested retries allow inside so many others."""
+    """The retries that the rules on nesting allow at this depth."""
     rules = [each for each in guards if isinstance(each, NestedRetries)]
     allowed = [each.allowed(Nesting(depth)) for each in rules if each.on_nested == "suppress"]
     return min((inf if each is None else each for each in allowed), default=inf)
@@ -164,7 +164,7 @@ def _waiting(backoff: Backoff, attempts: int | None) -> str:
     more = " ..." if attempts is None or attempts - 1 > SHOWN else ""
     try:
         longest, shortest = sample_delays(backoff, 1, shown), sample_delays(backoff, 0, shown)
-    except Exception:  # a function of the user's, asked about a failure that is none of his
+    except Exception:  # a user's function that does not know this failure
         return f"waiting {told}as {backoff!r} says"
     chance = "" if longest == shortest else "up to "
     return f"waiting {told}{chance}{', '.join(f'{each:.3g}' for each in longest)} s{more}"

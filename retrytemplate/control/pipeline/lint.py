@@ -187,7 +187,7 @@ def _breaker_outside(layers: Layers) -> Iterator[LintWarning]:
         yield LintWarning(
             rule="breaker-outside-retry",
             reason=f"to {label(breaker)} all attempts of {label(template)} are one call: it counts "
-            "failures late, and when it opens, attempts under way go on",
+            "failures late, and when it opens, running attempts continue",
             remedy="Put the breaker inside of the template",
         )
 
@@ -217,7 +217,7 @@ def _hedge_outside(layers: Layers) -> Iterator[LintWarning]:
         many = format_count(max_calls([hedge, template]), "call")
         yield LintWarning(
             rule="hedge-outside-retry",
-            reason=f"{label(hedge)} starts {label(template)} anew as a whole, which multiplies to "
+            reason=f"{label(hedge)} repeats all of {label(template)}, which multiplies to "
             f"{many} for one",
             remedy="Put the hedge inside of the template",
         )
@@ -265,9 +265,9 @@ def _rejections(layers: Layers) -> Iterator[LintWarning]:
         if policy.matches_library_error(refusal) and is_retried(policy, refusal):
             yield LintWarning(
                 rule="rejections-retried",
-                reason=f"{label(layer)} tries again when {label(guard)} refuses a call, without a "
+                reason=f"{label(layer)} tries again when {label(guard)} rejects a call, without a "
                 "look at when it is worth it",
-                remedy="Leave refusals out of its rules, or wait as long as they say, with a "
+                remedy="Leave rejections out of its rules, or wait as long as they say, with a "
                 "RetryAfterBackoff",
             )
 
@@ -280,7 +280,7 @@ def _no_jitter(layers: Layers) -> Iterator[LintWarning]:
             yield LintWarning(
                 rule="no-jitter",
                 reason=f"{label(layer)} {how}: callers that fail together come back together",
-                remedy='Give it a backoff with chance, such as ExponentialBackoff(jitter="full")',
+                remedy='Give it a backoff with jitter, such as ExponentialBackoff(jitter="full")',
             )
 
 

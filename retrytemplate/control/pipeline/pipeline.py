@@ -64,7 +64,7 @@ def _check_layers(layers: tuple[Any, ...]) -> None:
 
 
 def _check_ends(layers: tuple[Any, ...]) -> None:
-    """Refuse a retry that nothing would ever end."""
+    """Reject a retry without a limit."""
     for each in layers:
         if isinstance(each, Timeout) and each.seconds < inf:
             return
@@ -187,7 +187,7 @@ class Pipeline:
     def wrap(self, fn: F, /, *, nested: bool = False) -> F:
         """The function, coroutine function or method, with all the layers around each call.
 
-        The fastest way in: what can be prepared is prepared here.
+        The fastest entry point: everything is prepared here.
 
         :param nested: whether a pipeline with a template accepts a function that a template has
             wrapped already: then the attempts of both multiply.
@@ -305,7 +305,7 @@ def _is_blind(layer: Any) -> bool:
             or hasattr(type(layer.recovery), "for_call")
         )
     if kind is Timeout:
-        return not layer.listeners  # they are told the function's name
+        return not layer.listeners  # their events have the function's name
     return kind in (CircuitBreaker, Bulkhead, SwitchGuard)
 
 
@@ -330,7 +330,7 @@ def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
 
 
 def _around(fn: Callable[..., Any], entry_point: Callable[..., Any]) -> Any:
-    """The function with what is inside around it; it still tells its parameters and its name."""
+    """The function with the inner layers around it; it keeps its parameters and its name."""
     around: Any = partial(entry_point, fn)
     around.__wrapped__ = fn
     return around

@@ -38,7 +38,7 @@ def label(layer: Any) -> str:
 
 @frozen
 class _ConstantRandom:
-    """Chance that is always the same."""
+    """A random source with a constant value."""
 
     number: float
 
@@ -54,15 +54,15 @@ def sample_delays(backoff: Backoff, drawn: float, count: int = 3) -> tuple[float
 
 
 def has_jitter(backoff: Backoff) -> bool | None:
-    """Whether chance has a part in its waits; None: it cannot be told."""
+    """Whether its waits are random; None: unknown."""
     try:
         return sample_delays(backoff, 1) != sample_delays(backoff, 0)
-    except Exception:  # a function of the user's, asked about a failure that is none of his
+    except Exception:  # a user's function that does not know this failure
         return None
 
 
 def is_increasing(backoff: Backoff) -> bool | None:
-    """Whether it may wait longer the more attempts have failed; None: it cannot be told."""
+    """Whether it may wait longer the more attempts have failed; None: unknown."""
     try:
         longest = sample_delays(backoff, 1)
     except Exception:  # as above
@@ -71,12 +71,12 @@ def is_increasing(backoff: Backoff) -> bool | None:
 
 
 def retry_duration(template: RetryTemplate, attempt: float) -> float:
-    """All attempts of so many seconds, and the waits between them."""
+    """The duration of all attempts, of *attempt* seconds each, and of the waits between them."""
     if attempt == inf:
         return inf
     try:
         return worst_case(template.policy, template.backoff, attempt_duration=attempt).duration
-    except Exception:  # a function of the user's, asked about a failure that is none of his
+    except Exception:  # a user's function that does not know this failure
         return inf
 
 
@@ -96,5 +96,5 @@ class _UnlistedError(Exception):
 
 
 def retries_everything(policy: RetryPolicy) -> bool:
-    """Whether it retries what nobody has named."""
+    """Whether it retries an exception that no rule names."""
     return is_retried(policy, _UnlistedError("to see"))

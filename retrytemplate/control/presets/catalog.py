@@ -45,9 +45,9 @@ T = TypeVar("T", bound="RetryTemplate | BoundTemplate | Preset")
 def strict(made: T) -> T:
     """The template or preset, if it has what a retry needs in production.
 
-    That is: a limit, waits that grow, with chance in them, an answer to whether a call may be made
+    That is: a limit, growing waits with jitter, a declaration whether a call may be made
     twice, a budget, and a list of what is worth a retry.  A template that never retries needs
-    nothing.  A preset comes back as one that stays strict: its ``with_`` refuses likewise.
+    nothing.  A preset is returned as a strict one: its ``with_`` checks likewise.
 
     :param made: a ``RetryTemplate``, one that is bound to settings, or a ``Preset``.
     :raises UnsafeRetryError: something is missing; its ``missing`` has all of it.
@@ -85,8 +85,8 @@ def preset(name: str) -> Preset:
     """The preset of this name, one that is shipped or one that was registered.
 
     :param name: in any spelling: ``"fast-io"``, ``"FAST_IO"``.
-    :raises LookupError: there is none; the message lists those that there are.
-    :raises TypeError: for what is no text, and for an empty one.
+    :raises LookupError: the name is unknown; the message lists the known ones.
+    :raises TypeError: the name is not a str, or is empty.
 
     >>> preset("fast-io") is FAST_IO
     True
@@ -105,9 +105,9 @@ def register(made: Preset, *, replace: bool = False) -> Preset:
     """Make a preset known by its name in this process, and give it back; once more does no harm.
 
     :param made: the preset; templates that were made of another one of its name stay as they are.
-    :param replace: in the place of one that has the name already.
+    :param replace: whether it replaces a preset of the same name; default False.
     :raises ValueError: the name is taken by another one.
-    :raises TypeError: for what is no preset, or a ``replace`` that is neither True nor False.
+    :raises TypeError: not a preset, or ``replace`` is neither True nor False.
 
     >>> search = register(FAST_IO.with_(name="search", max_attempts=2))
     >>> preset("search") is search
@@ -178,7 +178,7 @@ POSTGRESQL = register(
         budget=True,
     )
 )
-"""Transactions with SQLAlchemy, psycopg or asyncpg, begun anew as a whole."""
+"""Transactions with SQLAlchemy, psycopg or asyncpg, repeated as a whole."""
 REDIS = register(
     Preset(
         "redis",
@@ -209,4 +209,4 @@ OPENAI = register(
 """Models asked with the SDK of OpenAI, or one that is made like it, whose own retries are to be
 switched off."""
 STREAMING = register(OPENAI.with_(name="streaming", retry_on=STREAM_ERRORS, max_attempts=3))
-"""Streams, begun anew until their first item; ``STREAMING.over(...)`` gives the items in time."""
+"""Streams, restarted until their first item; ``STREAMING.over(...)`` limits each item."""

@@ -28,7 +28,7 @@ class AddedJitter(Backoff):
 
     The cap holds for the sum: what is drawn differs there, too.
 
-    :param backoff: the waits without chance.
+    :param backoff: the waits without jitter.
     :param jitter: seconds.
     :param maximum: of a wait with its jitter; where the jitter alone is longer, that is cut.
 
@@ -84,7 +84,7 @@ def backoff_delay(
     :param attempt: the one that failed, from 1.
     :param base: the wait after the first one.
     :param maximum: of what is waited.
-    :param random: chance: an object with ``random()``; None: the module.
+    :param random: the random source: an object with ``random()``; None: the module.
     :raises ValueError: for an attempt below 1, a time below 0.
 
     In a template the same is an ``ExponentialBackoff`` with a jitter, or, to the letter,

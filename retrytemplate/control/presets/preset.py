@@ -116,7 +116,7 @@ class Preset:
 
     :param name: for the look-up.
     :param retry_on: exception classes, or an ``ExceptionClassifier``.  A failure with an HTTP
-        status of 4xx is none of the classes.
+        status of 4xx is not among the classes.
     :param max_attempts: how many in all, the first included.
     :param attempt_timeout: seconds for each attempt, as a template takes them; None: no limit.
     :param initial: the first wait, in seconds.
@@ -128,10 +128,10 @@ class Preset:
         waited for; None: none is too long.
     :param idempotent: whether a call may be made twice: True, it may; False, only one that has
         asked for its ``idempotency_key``; a function of the context, which says so; ``"by
-        request"``, HTTP's methods and keys decide; None, nobody asks.
+        request"``, HTTP's methods and keys decide; None: not checked.
     :param budget: a ``RetryBudget`` that the templates share; True: each gets one of its own.
     :param stream: the limits of an answer that comes piece by piece, for ``over``; None: none.
-    :param strict: refuse what is missing something that production needs: see ``strict``.
+    :param strict: reject settings that are incomplete for production: see ``strict``.
     :raises UnsafeRetryError: it does, and is strict.
     :raises ValueError: for a number out of its range.
 
@@ -259,7 +259,7 @@ class Preset:
         return worth
 
     def _guards(self, given: dict[str, Any]) -> Iterator[Any]:
-        """The budget comes last: it pays for a retry that nobody else refuses."""
+        """The budget comes last: it pays for a retry that no other guard rejects."""
         if self.idempotent not in (None, BY_REQUEST):
             yield RequireIdempotency(idempotent=self.idempotent)
         if isinstance(self.budget, RetryBudget):

@@ -43,7 +43,7 @@ def _missing(template: RetryTemplate) -> Iterator[str]:
     if not is_increasing(backoff):
         yield "waits that grow (a backoff such as ExponentialBackoff)"
     if not has_jitter(backoff):
-        yield "chance in its waits (jitter)"
+        yield "jitter in its waits"
     if not (_has(guards, RequireIdempotency) or _is_by_request(template.policy)):
         yield "an answer to whether a call may be made twice (RequireIdempotency, or http_retry)"
     if not _has(guards, RetryBudget):

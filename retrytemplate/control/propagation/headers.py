@@ -50,7 +50,7 @@ def _text(value: Any) -> str:
 
 
 def read_number(text: str, most: int) -> int | None:
-    """A whole number, *most* in the place of a greater one; None: it is none."""
+    """A whole number, at most *most*; None: not a number."""
     if not DIGITS.fullmatch(text):
         return None
     digits = text.lstrip("0")

@@ -19,7 +19,7 @@ def asgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any
     _check(app)
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":  # it may go on for as long as the server
+        if scope["type"] != "http":  # it may run as long as the server
             await app(scope, receive, send)
             return
         # Not cut at the deadline: what is answered then is the application's to say.
@@ -35,7 +35,7 @@ def wsgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any
     names = {f"HTTP_{name.upper().replace('-', '_')}": name for name in propagation._names()}
 
     def within(environ: Any, start_response: Any) -> Any:
-        # In a context of its own, which nobody has to leave: a server that never closes a body
+        # In a context of its own, which is never left: a server that never closes a body
         # would let the thread's next request find it.
         inside = copy_context()
         headers = {name: environ[key] for key, name in names.items() if key in environ}

@@ -68,7 +68,7 @@ def current_nesting(frame: ExecutionFrame | None) -> Nesting:
                 retries += max(0, context.attempt - 1)
             frame = context._outer
         else:
-            # A first attempt has no context while nobody has asked for it.
+            # A first attempt has no context until it is requested.
             if owner is not None and isinstance(began_with, ExecutionPlan):
                 depth += began_with.policy.attempt_limit != 1
             frame = frame[OUTER]
@@ -99,18 +99,18 @@ def _tuple(value: Any) -> Any:
 
 @frozen(eq=False)
 class NestedRetries(HasListeners, Guard):
-    """Lets the outermost of nested templates retry, and no other: 3 calls in the place of 27.
+    """Lets the outermost of nested templates retry, and no other: 3 calls instead of 27.
 
-    A guard, for each template: in ``RetryTemplate(guards=[NestedRetries()])``.  Where it refuses a
+    A guard, for each template: in ``RetryTemplate(guards=[NestedRetries()])``.  If it rejects a
     retry, the attempts have run out: the recovery answers, or the failure itself leaves, for the
     template outside to judge.
 
-    :param on_nested: ``"suppress"`` refuses what is beyond the limit, ``"report"`` lets it go on;
-        either way the listeners are told.
+    :param on_nested: ``"suppress"`` rejects a retry beyond the limit, ``"report"`` allows it;
+        either way the listeners are notified.
     :param retries_by_depth: how many retries of one call are allowed at depth 0, 1 and so on; None:
         as many as the policy allows.  The last one holds for all that is deeper.
     :param name: in errors and events.
-    :param listeners: told with a ``NestedRetry``.
+    :param listeners: receive a ``NestedRetry``.
 
     Depth counts the templates around this one in the process, and in the processes before it where
     ``Propagation`` says so.
@@ -133,7 +133,7 @@ class NestedRetries(HasListeners, Guard):
     name: str = field(default="nesting", kw_only=True, validator=checked_by(check_text))
 
     def reserve(self, context: RetryContext, delay: float) -> None:
-        """Refuse a retry that is one too many at this depth.
+        """Reject a retry that is one too many at this depth.
 
         :raises NestedRetryError: it is, and is not only to be reported.
         """
@@ -169,7 +169,7 @@ class NestedRetry(ControlEvent):
     :param template: whose it is, by name.
     :param depth: how many templates around it may retry.
     :param retry: its number, from 1.
-    :param suppressed: whether it was refused; False: it was only to be reported.
+    :param suppressed: whether it was rejected; False: it was only reported.
     """
 
     template: str | None

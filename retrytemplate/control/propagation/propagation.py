@@ -56,7 +56,7 @@ def _header(default: str) -> Any:
 
 @frozen(eq=False)
 class Propagation:
-    """Headers that tell the next process what to know of the retries and deadlines around a call.
+    """Headers that carry the retries and deadlines of a call to the next process.
 
     :param attempt: the header with the number of the attempt, from 1; None: without it.
     :param depth: the header with the number of layers that retry.
@@ -106,7 +106,7 @@ class Propagation:
     def outgoing(self, *, no_retry: bool = False) -> dict[str, str]:
         """The headers for a request that is made now, inside the attempt that makes it.
 
-        :param no_retry: let nobody behind this call retry.
+        :param no_retry: forbid retries in the services behind this call.
 
         What is not known is left out: without a template, a deadline or a caller that said
         something it is nothing at all.  Time is what is left, since clocks differ.
@@ -130,8 +130,8 @@ class Propagation:
 
         :param headers: a mapping, or pairs of names and values, text or bytes.
 
-        Whoever sent them, they can only take away: more depth, less time.  Names in any case; what
-        is no number is as if it were not there; of a header that comes more than once the
+        From any sender they can only restrict: more depth, less time.  Names in any case; a
+        value that is not a number is ignored; of a header that comes more than once the
         strictest value counts.  ``async with`` also cuts the block when the time is over.
         """
         found = collect_headers(headers, self._names())
@@ -200,7 +200,7 @@ class Incoming:
 
     def _leave(self) -> None:
         exit_frame(self._frame, self._token)
-        detach_frame(self._frame)  # for a task that was started here, and goes on
+        detach_frame(self._frame)  # for a task that was started here, and continues
         self._frame = self._token = None
 
     def __enter__(self) -> Nesting:

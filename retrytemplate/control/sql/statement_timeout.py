@@ -53,7 +53,7 @@ def statement_limit(
     :raises ValueError: for a limit that is not above 0.
 
     PostgreSQL: ``statement_timeout`` and ``lock_timeout`` of the transaction, set before each
-    statement, which is a round trip more.  SQLite: a progress handler, in the place of one that you
+    statement, which is a round trip more.  SQLite: a progress handler, instead of one that you
     may have, and ``busy_timeout``.  A statement that was cut had no effect.
 
     >>> from sqlalchemy import create_engine, text
@@ -165,7 +165,7 @@ class StatementLimit:
         # What was cancelled is about to be rolled back.
         if isinstance(exception, Exception | None) or self._database.outlives_rollback:
             failed = exception is not None or connection.closed or connection.invalidated
-            # Nothing can be set in a transaction that failed, nor where there is none.
+            # Nothing can be set in a failed transaction, nor without a transaction.
             with suppress(Exception) if failed else nullcontext():
                 self._database.end()
 
@@ -176,7 +176,7 @@ class StatementLimit:
         kind = self._database.kind(exception)
         limit = self._lock_seconds if kind == LOCK else self._seconds
         if kind is None or time.monotonic() - self._began < limit:
-            return  # somebody else has cut it
+            return  # another limit has cancelled it
         message = f"the database cut a statement after {limit:.3g} seconds"
         deadline = Deadline.current() if self.deadline is None else self.deadline
         if limit == self._left and deadline is not None:
@@ -249,9 +249,9 @@ class PostgreSQL:
 
 
 class SQLite:
-    """A handler that is asked every so many steps; and how long a busy file is waited for.
+    """A handler that is called after a number of steps; and how long a busy file is waited for.
 
-    Both are the driver's: a pool hands them on to whoever comes next.
+    Both belong to the driver: a pool passes them on to the next user.
     """
 
     outlives_rollback = True

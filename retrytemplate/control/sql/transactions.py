@@ -56,14 +56,14 @@ def in_transaction(connection: Any) -> bool:
 
 @frozen(eq=False)
 class OpenTransaction(Guard):
-    """Refuses a retry in place while a transaction is open: whoever began it has to roll it back.
+    """Rejects a retry in place while a transaction is open: its owner has to roll it back.
 
     The error is ``Rejected``, from the failure.  An attempt in a transaction that was begun before
     may have left half of its work in it, and a second one would commit both.  Begin the transaction
     inside the attempt, or make the retry stateful, so that the redelivery begins another: what a
-    ``RetryState`` lets leave, the guard does not refuse.
+    ``RetryState`` rethrows, the guard does not reject.
 
-    :param current: gives the connection or session that the attempts work on; None: there is none.
+    :param current: returns the connection or session of the attempts, or None.
 
     >>> import sqlite3
     >>> from retrytemplate import RetryTemplate

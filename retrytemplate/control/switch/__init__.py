@@ -1,1 +1,1 @@
-"""The kill switch: work that an operator stops, and what it takes to let it go on."""
+"""The kill switch: an operator stops work, and resumes it step by step."""

@@ -92,7 +92,7 @@ class StateCache:
     """The latest snapshot of a store, and whether it is still valid.
 
     :param stale_after: seconds for which it may be, from when it was asked for; 0: it is asked for
-        anew each time.
+        each time.
     :param now: measures them.
     :param snapshot: another one with each change; who has found nothing in it need not look again.
     :param trusted_until: until when it may be gone by, where it is no store in memory.
@@ -117,7 +117,7 @@ class StateCache:
 
     @property
     def age(self) -> float | None:
-        """Seconds since the snapshot was requested; None: there is none."""
+        """Seconds since the snapshot was requested; None: no snapshot yet."""
         return None if self.snapshot is None else max(0.0, self.now() - self.requested_at)
 
     def is_fresh(self) -> bool:
@@ -131,11 +131,11 @@ class StateCache:
         """Whether a store in memory still has this one."""
         try:
             return self.store.load(version) is None
-        except Exception:  # whoever looks next will find out, and say so
+        except Exception:  # the next check reports it
             return False
 
     def refresh_if_stale(self) -> list[ControlEvent]:
-        """Refresh it, unless it is fresh, or another thread is about to; what is to be told."""
+        """Refresh it, unless it is fresh, or another thread is about to; return the events."""
         if not self.stale_after:
             return self.refresh()
         with self._refresh_lock:
@@ -156,10 +156,10 @@ class StateCache:
         began: float,
         restored: Mapping[SwitchScope, SwitchEntry] = NO_ENTRIES,
     ) -> list[ControlEvent]:
-        """Use this snapshot, unless a later one is here already; what is to be told.
+        """Use this snapshot, unless a later one is here already; return the events.
 
         :param began: when it was asked for, or was about to be written.
-        :param restored: what was missing, and has been put back.
+        :param restored: lost entries that were restored.
         """
         lost_at = self._monitor.post(self._accept, snapshot, began, self.now(), restored)
         if lost_at is None:

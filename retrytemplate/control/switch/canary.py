@@ -38,7 +38,7 @@ def rollout_position(scope: SwitchScope, key: Any) -> float:
     It is in where that is below the share; so those of a small share are part of a larger one.  The
     scope is part of it: in another one others are the first.
 
-    :raises InconsistentKeyError: for what is no key.
+    :raises InconsistentKeyError: the key is not valid.
 
     >>> from retrytemplate.control.switch.model import SwitchScope
     >>> rollout_position(SwitchScope("segment", "finance"), "user-17") < 100
@@ -98,6 +98,6 @@ def evaluate_health(healthy: Any, justification: str) -> tuple[bool, str]:
             return False, f"not healthy, {summary(exc)}"
         if is_awaitable(answer):
             close_unawaited(answer)
-            raise MisuseError(f"{healthy!r} gives what must be awaited: nobody does")
+            raise MisuseError(f"{healthy!r} returned an awaitable; healthy must be synchronous")
         healthy = bool(answer)
     return (False, why) if healthy is False else (True, justification)

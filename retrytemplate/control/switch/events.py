@@ -1,4 +1,4 @@
-"""What a kill switch tells the listeners of its process."""
+"""Events of a kill switch for the listeners of its process."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class SwitchGuard(Guard, StrategyBase):
 
     In ``RetryTemplate(guards=[...])`` it is asked before every attempt.  It is a strategy as well:
     ``guard.call(fn)``, or in a ``Pipeline``, asks before the call.  Either way, every attempt of a
-    template inside, every hedge, and whoever is to answer instead is asked for, too.
+    template inside, every hedge and every fallback is checked, too.
 
     >>> from retrytemplate.control import KillSwitch
     >>> switch = KillSwitch()
@@ -74,7 +74,7 @@ class SwitchGuard(Guard, StrategyBase):
         return " or ".join(map(str, self.scopes))
 
     def admit(self, context: RetryContext | None) -> None:
-        """Refuse what is stopped.
+        """Reject stopped work.
 
         :raises KillSwitchActiveError: it is.
         """

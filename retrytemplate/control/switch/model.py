@@ -101,7 +101,7 @@ class DeclaredScopes:
     def check(self, scope: SwitchScope) -> None:
         """Raise unless it is one that was declared.
 
-        :raises UnknownScopeError: it is none of them.
+        :raises UnknownScopeError: it is not among them.
         """
         if self._declared is None or scope.name is None:
             return
@@ -158,7 +158,7 @@ class SwitchEntry:
     :param when_expired: whether it is lifted then, or stays, and you are reminded.
     :param cause: what stopped it automatically; None: a human.
     :param canary: the steps of its way back, in per cent, and ``step``: how many have been taken.
-    :param reminded: when somebody was last told that it is overdue.
+    :param reminded: the time of the last reminder that it is overdue.
     """
 
     scope: SwitchScope
@@ -206,7 +206,7 @@ class AuditRecord:
     :param share: the keys that run from then on, in per cent.
     :param until: when the stop ends by itself; None: never.
     :param override: whether a rule was set aside.
-    :param id: tells it from all others.
+    :param id: a unique identifier.
     """
 
     action: str

@@ -27,13 +27,13 @@ __all__ = ["CLAIM_LEASE", "AuditNotifier", "LogOnce", "check_notifiers"]
 
 
 LOG = logging.getLogger("retrytemplate.control.switch")
-# Seconds that a process has for telling what it has claimed, before another one does.
+# Seconds that a process has to notify of its claimed records, before another one may.
 CLAIM_LEASE = 60.0
 CLAIM_BATCH = 20
 PAGE_SIZE = 100
 FAILED_NOTIFIER = "%r failed for record %s; it is called again after its lease"
 NO_RECORD = StoredRecord(0, "", notified=True)  # before the first one
-# How the telling of a record may end; the first three are the end of it.
+# The results of a notification; the first three are final.
 NOTIFIED, TOO_OLD, CORRUPT, NEWER_FORMAT, FAILED = (
     "notified",
     "too_old",
@@ -58,7 +58,7 @@ def check_notifiers(name: str, value: Any) -> None:
 
 @define(eq=False)
 class AuditNotifier:
-    """Tells what stands in a store's list of records.
+    """Notifies listeners and notifiers of the records of a store.
 
     :param now: measures how long ago a notifier has failed.
     :param time: says how long ago a change was made.
@@ -72,7 +72,7 @@ class AuditNotifier:
     time: Callable[[], float]
     max_notification_age: float | None
     _last_seen: StoredRecord | None = None
-    _pending_since: float | None = None  # to tell what may not be told yet
+    _pending_since: float | None = None  # since when a notification may be pending
     _last_skipped: int = 0  # the last record that was left to others
     _monitor: Monitor = field(factory=Monitor)
 
@@ -95,7 +95,7 @@ class AuditNotifier:
         """What has happened since this was last asked, oldest first; each once."""
         self.start_at_newest()
         new = None
-        while new is None:  # unless another thread has told something meanwhile
+        while new is None:  # unless another thread has notified meanwhile
             new = self._take_new_records()
         return list(self._to_events(new))
 
@@ -114,7 +114,7 @@ class AuditNotifier:
         return True
 
     def _records_since(self, seen: StoredRecord) -> list[StoredRecord]:
-        """The records after this one, oldest first; all, where the store has begun anew."""
+        """The records after this one, oldest first; all, if the store was cleared."""
         new: list[StoredRecord] = []
         restarted = False
         for each in self._newest_first():
@@ -135,12 +135,12 @@ class AuditNotifier:
         for each in stored:
             record = read_record(each)
             if isinstance(record, UnreadableRecord):
-                LOG.error("record %s is told to no listener: %s", each.number, record)
+                LOG.error("record %s reaches no listener: %s", each.number, record)
             else:
                 yield SwitchChanged(name=self.name, record=record)
 
     def notify(self) -> None:
-        """Tell the notifiers what nobody has told yet, and nobody else is about to tell."""
+        """Notify of the records that are pending, and that no other process has claimed."""
         if not self.notifiers:
             return
         began, skipped = self.now(), 0
@@ -148,7 +148,7 @@ class AuditNotifier:
             self._pending_since = began
         try:
             # A worker of its own each time: threads do not get in each other's way, and what fails,
-            # is interrupted, or is another's to tell, comes again when its lease is over.
+            # is interrupted, or is claimed by another, is claimed again when its lease is over.
             while claimed := self.store.claim_pending_notifications(
                 worker := uuid4().hex, CLAIM_LEASE, CLAIM_BATCH
             ):
@@ -171,7 +171,7 @@ class AuditNotifier:
             self._pending_since = None
 
     def _notify_all(self, stored: StoredRecord) -> str:
-        """Tell of one; how that has ended."""
+        """Notify of one record; return the result."""
         number, record = stored.number, read_record(stored)
         if isinstance(record, UnreadableRecord):
             return self._log_unreadable(record)
@@ -187,17 +187,17 @@ class AuditNotifier:
 
     def _log_unreadable(self, record: UnreadableRecord) -> str:
         if not record.later:
-            LOG.error("record %s is told to nobody: %s", record.number, record)
+            LOG.error("record %s reaches no notifier: %s", record.number, record)
             return CORRUPT
-        if record.number > self._last_skipped:  # it comes again, minute by minute
+        if record.number > self._last_skipped:  # it is claimed again every minute
             self._last_skipped = record.number
-            LOG.warning("%s: whoever can read it will tell", record)
+            LOG.warning("%s: a later version of the library will notify of it", record)
         return NEWER_FORMAT
 
     def _log_skipped(self, number: int) -> None:
         changes = "1 change is" if number == 1 else f"{number} changes are"
         LOG.warning(
-            "%s: %s older than %s: the notifiers are not told, see the audit",
+            "%s: %s older than %s: the notifiers are not notified, see the audit",
             self.name,
             changes,
             format_span(self.max_notification_age or 0.0),

@@ -54,7 +54,7 @@ class ReportLine:
     def state(self) -> str:
         """``"stopped"``, ``"overdue"``, or the share of the keys that run.
 
-        An overdue stop still stops: its time is up, and it was told to stay.
+        An overdue stop still stops: its time is up, and ``when_expired`` is ``"keep"``.
         """
         share = f"back for {self.entry.share:g} %" if self.entry.step else "stopped"
         return f"{share}, overdue" if self.overdue else share

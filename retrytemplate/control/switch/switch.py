@@ -61,7 +61,7 @@ __all__ = ["KillSwitch", "SwitchCommands"]
 class SwitchCommands(ABC):
     """Gives ``stop``, ``resume``, ``advance`` and ``trigger`` to what writes them down.
 
-    Each looks at what it is told, and leaves the rest to the rules.
+    Each checks its arguments, and leaves the rest to the rules.
     """
 
     __slots__ = ()
@@ -73,7 +73,7 @@ class SwitchCommands(ABC):
 
     @abstractmethod
     def _write(self, command: Command) -> tuple[AuditRecord, ...]:
-        """Carry out a command on what the store holds, whoever else writes at the same time.
+        """Carry out a command on the state in the store, also with concurrent writers.
 
         :raises SwitchStoreError: the store does not answer: nothing was changed.
         """
@@ -93,9 +93,9 @@ class SwitchCommands(ABC):
     ) -> AuditRecord:
         """Stop something from now on: exactly one of the four.
 
-        :param reason: why, so that somebody else understands it.
+        :param reason: why, in words that other operators understand.
         :param by: who stops it.
-        :param expires_in: how long; or ``permanent=True``, until somebody lets it run.
+        :param expires_in: how long; or ``permanent=True``, until an operator resumes it.
         :param when_expired: ``"resume"``: then it runs by itself; ``"keep"``: it stays stopped, and
             you are reminded.  None: everything stays, anything less is lifted.
         :raises SwitchRefusedError: the reason says nothing, nothing was said of the end, or what is
@@ -104,7 +104,7 @@ class SwitchCommands(ABC):
         :raises SwitchStoreError: the store does not answer.
         :raises ValueError: for an end that is not to come.
 
-        What is stopped already is stopped anew: the later of the two ends holds.
+        A stopped scope is stopped again: the later of the two ends holds.
         """
         scope = self._scope(everything, segment, feature, experiment)
         self._reason_policy.check_reason(reason)
@@ -176,7 +176,7 @@ class SwitchCommands(ABC):
 
         :param healthy: whether they are: a bool, or a function that looks, and has until then all
             the time it needs; what it raises means no.  None: the justification says so.
-        :raises SwitchRefusedError: no canary runs, or somebody has changed it meanwhile.
+        :raises SwitchRefusedError: no canary runs, or it was changed meanwhile.
         :raises UnknownScopeError: there is nothing of that name.
         :raises SwitchStoreError: the store does not answer.
 
@@ -218,7 +218,7 @@ class SwitchCommands(ABC):
         scope = self._scope(False, segment, feature, experiment)
         check_text("cause", cause)
         rule = find_rule(self._triggers, cause, scope)
-        check_text("reason", reason)  # however short: nobody is there who could find a better one
+        check_text("reason", reason)  # however short: no person is there to improve it
         seconds = trigger_duration(rule, cause, expires_in)
         by = f"automatic: {cause}"
         command = partial(
@@ -249,20 +249,20 @@ STATE_UNKNOWN = Decision(False, "what is stopped is not known: the store has not
 
 @define(eq=False, init=False, repr=False)
 class KillSwitch(SwitchCommands):
-    """Stops work at once, for a stated reason, until somebody lets it run again, step by step.
+    """Stops work at once, for a stated reason, until an operator resumes it step by step.
 
     :param store: where it is kept what is stopped; None: in memory, for this process alone.
     :param stale_after: seconds within which a change in another process is seen here, while the
         store answers; 0: every check asks the store.
     :param name: in errors, events and reports.
     :param scopes: the names that there are, by ``"segment"``, ``"feature"``, ``"experiment"``;
-        others are refused.  None: any name is one.
+        others are rejected.  None: any name is accepted.
     :param triggers: what may stop something automatically, and what.
     :param unknown: ``"stop"`` or ``"run"``, where the store has never answered this process.
     :param reason_length: characters of a reason or a justification, at least; surrounding spaces
         do not count.
     :param incident: a regular expression that the reason of a stop has to contain.
-    :param listeners: told of changes, of a store that is lost, and of calls that are refused.
+    :param listeners: notified of changes, of an unavailable store, and of rejected calls.
     :param notifiers: functions of an ``AuditRecord``, called once for each change by one of all
         processes (again, where one fails).
     :param reminder_interval: seconds between two reminders of a stop that is overdue.
@@ -366,7 +366,7 @@ class KillSwitch(SwitchCommands):
 
         :param key: whose work it is; while a canary runs, it decides.
         :raises UnknownScopeError: there is nothing of that name.
-        :raises InconsistentKeyError: for what is no key.
+        :raises InconsistentKeyError: the key is not valid.
 
         It gives a pair, too: ``allowed, reason = switch.check(...)``.  A store that does not answer
         makes it raise nothing: what was last known holds.
@@ -425,7 +425,7 @@ class KillSwitch(SwitchCommands):
         return transitions.decide(snapshot.entries, check.scopes, key, self._clock.time())
 
     def _remaining_stop_time(self, decision: Decision) -> float | None:
-        """Seconds until what was refused is lifted by itself."""
+        """Seconds until the stop expires by itself."""
         entry = decision.entry
         if entry is None or entry.until is None or entry.when_expired != "resume":
             return None
@@ -445,10 +445,10 @@ class KillSwitch(SwitchCommands):
         self._poller.ensure_running()
 
     def refresh(self) -> None:
-        """Ask the store now, lift what has had its time, and tell what nobody has told.
+        """Read the store now, apply expiries, and send pending notifications.
 
         The watching thread does it every ``stale_after`` / 2 seconds.  Where the store does not
-        answer, the listeners are told, and nothing is raised.
+        answer, the listeners are notified, and nothing is raised.
         """
         self._notify_listeners(self._cache.refresh())
         if self._cache.lost_at is not None:
@@ -507,9 +507,9 @@ class KillSwitch(SwitchCommands):
         return self._cache.error
 
     def close(self) -> None:
-        """End the watching thread; the store is left to whoever made it.
+        """End the watching thread; the store stays open.
 
-        Checks go on, and look for themselves.
+        Checks still work, and read the store themselves.
         """
         self._poller.close()
 
@@ -562,7 +562,7 @@ class KillSwitch(SwitchCommands):
             self._write(command)
 
     def _report_changes(self) -> None:
-        """Tell the listeners what has led to the present snapshot, unless they have been told."""
+        """Notify the listeners of the changes up to the present snapshot, once."""
         if self._listeners and self._cache.snapshot is not self._reported_snapshot:
             self._log_once.run(self._report_new_changes, "the changes cannot be read")
 
@@ -572,7 +572,7 @@ class KillSwitch(SwitchCommands):
         self._reported_snapshot = snapshot
 
     def _run_notifiers(self) -> None:
-        message = "the notifiers cannot be told, others will tell them"
+        message = "the notifiers cannot be called, another process will call them"
         self._log_once.run(self._audit_notifier.notify, message)
 
     def _forked(self) -> None:

@@ -1,6 +1,6 @@
 """The rules of a kill switch: what is stopped and a command give what is stopped then.
 
-Free of time and stores: the time comes in, and what comes out is written by somebody else.
+Without a clock and stores: the time is an argument, and the caller writes the result.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decide(
 ) -> Decision:
     """Whether all of these may run: the first that may not says why.
 
-    :param key: gives the key that a canary goes by, where there is one; None: there is none.
+    :param key: returns the key that a canary decides by, or None.
     """
     answer = ALLOWED
     for scope in asked:
@@ -70,9 +70,9 @@ def decide(
             return Decision(False, str(entry), entry)
         found = key()
         if found is None:
-            return Decision(False, _canary_reason(entry, "there is no key to tell by"), entry)
+            return Decision(False, _canary_reason(entry, "no key was given"), entry)
         if rollout_position(scope, found) >= entry.share:
-            return Decision(False, _canary_reason(entry, "this is none of them"), entry)
+            return Decision(False, _canary_reason(entry, "this key is not among them"), entry)
         answer = Decision(True, "", entry)
     return answer
 
@@ -97,9 +97,9 @@ def stop(
 ) -> Change:
     """Stop something, wholly; of two stops the later end holds.
 
-    What is stopped already is left as it is by a *cause*, which is no human.
+    An automatic *cause* leaves a stopped scope as it is.
 
-    :param seconds: for how long; None: for good.
+    :param seconds: for how long; None: permanently.
     """
     before = expire(entries, now)
     until = None if seconds is None else now + seconds
@@ -149,7 +149,7 @@ def resume(
         )
     new = None
     if first < ALL_KEYS:
-        # With an end that lifts it, the clock would take the last step, with nobody looking.
+        # With an end that lifts it, the clock would take the last step, without an operator.
         new = evolve(old, canary=canary, step=1, when_expired="keep")
     record = _record("resumed", new or old, now, by, justification, first, override=override)
     return before.with_record(record, new)
@@ -158,7 +158,7 @@ def resume(
 def find_canary(entries: Entries, scope: SwitchScope) -> SwitchEntry:
     """The entry that has a next step.
 
-    :raises SwitchRefusedError: there is none.
+    :raises SwitchRefusedError: no canary runs.
     """
     entry = _find_stopped(entries, scope)
     if not entry.step:
@@ -179,7 +179,7 @@ def advance(
 ) -> Change:
     """Take the next step of a canary; where things are not well, go back to none.
 
-    :param seen: what was looked at: what somebody has changed since has to be looked at again.
+    :param seen: the checked entry; an entry that has changed since has to be checked again.
     :raises SwitchRefusedError: it was changed.
     """
     before = expire(entries, now)
@@ -237,7 +237,7 @@ def _needs_reminder(entry: SwitchEntry, now: float, reminder_interval: float) ->
 
 
 def restore_lost(entries: Entries, lost: Entries, now: float) -> Change:
-    """Put back what a store has lost and somebody still knows."""
+    """Restore entries that a store has lost and a process still has."""
     change = Change(entries)
     for scope, entry in lost.items():
         if scope not in entries and not entry.is_expired(now):

@@ -45,7 +45,7 @@ def _tuple(value: Any) -> Any:
 class Automatic:
     """What a cause may stop by itself.
 
-    :param scopes: of which kinds; everything at once is none of them.
+    :param scopes: of which kinds; everything at once is not among them.
     :param expires_in: seconds, or a ``timedelta``; a stop of its own is never permanent.
     :param when_expired: ``"resume"``, or ``"keep"``: it stays stopped, and you are reminded.
 
@@ -90,7 +90,7 @@ def check_triggers(name: str, value: Any) -> None:
 def find_rule(triggers: Mapping[str, Any], cause: str, scope: SwitchScope) -> Automatic:
     """The rule by which a cause may stop this.
 
-    :raises TriggerRefusedError: there is none.
+    :raises TriggerRefusedError: no rule allows it.
     """
     rule = triggers.get(cause)
     if isinstance(rule, Automatic) and scope.kind in rule.scopes:

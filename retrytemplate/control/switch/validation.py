@@ -91,9 +91,9 @@ def check_when_expired(name: str, value: Any) -> None:
 
 
 def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float | None:
-    """For how many seconds something is stopped; None: for good.
+    """For how many seconds something is stopped; None: permanently.
 
-    :param when_expired: what happens then; None: nobody has said so.
+    :param when_expired: what happens then; None: not given.
     :raises SwitchRefusedError: nothing was said about the end, or what cannot both be.
     """
     if not isinstance(permanent, bool):

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["AUDIT_SCAN", "Writer"]
 
-# So often is a change tried anew that another one has come before.
+# How often a change is repeated after a concurrent one.
 MAX_CAS_ATTEMPTS = 100
 AUDIT_SCAN = 100
 
 
 @define(eq=False)
 class Writer:
-    """Changes what a store holds, whoever else writes at the same time.
+    """Changes the state in a store, also with concurrent writers.
 
     :param cache: learns of what is read and written.
-    :param notify: is given what that tells.
+    :param notify: called with the events.
     """
 
     cache: StateCache
@@ -43,7 +43,7 @@ class Writer:
     notify: Callable[[Iterable[ControlEvent]], None]
 
     def write(self, command: Command) -> tuple[AuditRecord, ...]:
-        """Carry out a command; what a store has lost is put back with it.
+        """Carry out a command, and restore entries that the store has lost.
 
         :raises SwitchStoreError: the store does not answer: nothing was changed.
         """

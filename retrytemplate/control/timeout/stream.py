@@ -41,7 +41,7 @@ class StreamTimeout(Observed):
     :param total: seconds until the end, from when the first item is asked for, with what happens to
         the items meanwhile.
     :param name: of the stream, in events.
-    :param listeners: told of a limit that is over, with a ``TimedOut``.
+    :param listeners: receive a ``TimedOut`` for each exceeded limit.
     :param clock: measures; the system's, unless given.
     :raises ValueError: for a limit that is not above 0.
 

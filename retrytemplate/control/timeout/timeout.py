@@ -1,4 +1,4 @@
-"""The timeout: a limit that each call has anew."""
+"""The timeout: a time limit of each call."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Timeout(Observed, StrategyBase):
         synchronous function without parameters that returns it; left out: the error is raised.
     :param floor: what an attempt inside needs, at least: with less left a template begins none.
     :param name: in events.
-    :param listeners: told of each call that took too long, with a ``TimedOut``.
+    :param listeners: receive a ``TimedOut`` for each call that took too long.
     :param on_late_result: how the value of a call is used that returned after the limit, because
         nothing could cancel it.  ``"return"``, the default: it is returned, and wins over
         ``on_timeout``; the overrun is logged as a warning and reported as a ``TimedOut`` with
@@ -219,7 +219,7 @@ class Timeout(Observed, StrategyBase):
     def _notify_timed_out(
         self, operation: str, deadline: Deadline, error: DeadlineExceededError
     ) -> None:
-        """Tell of it where it was this limit, not another one inside."""
+        """Report the error if it is of this limit, not of another one inside."""
         if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
             notify_timed_out(error, self, operation, deadline)
 

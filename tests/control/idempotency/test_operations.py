@@ -364,7 +364,7 @@ def test_what_was_given_back_cannot_be_ended_again(operations):
     with operations.start_once(KEY) as operation:
         operation.fail()
         for end in (operation.complete, operation.fail):
-            with pytest.raises(MisuseError, match="has been given back: start it again"):
+            with pytest.raises(MisuseError, match="was released: start it again"):
                 end()
 
 

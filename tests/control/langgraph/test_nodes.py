@@ -164,7 +164,7 @@ def test_settings_wait_longer_each_time_and_by_chance(monkeypatch):
             "max_attempts and backoff cannot stand next to",
         ),
         (lambda: with_timeout(Timeout(1.0), on_timeout={}), "put it into the Timeout"),
-        (lambda: with_breaker(CircuitBreaker("b"), on=Down), "fallback answers for: there is none"),
+        (lambda: with_breaker(CircuitBreaker("b"), on=Down), "needs a fallback"),
     ],
     ids=["nothing", "policy", "template", "timeout", "breaker"],
 )

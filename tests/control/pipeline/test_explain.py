@@ -222,7 +222,7 @@ def test_the_warnings_stand_below_with_reason_and_remedy():
     assert pipeline.explain().endswith(
         "\nWarnings:\n"
         "  - breaker-outside-retry: to CircuitBreaker 'service' all attempts of RetryTemplate are "
-        "one call: it counts failures late, and when it opens, attempts under way go on. Put the "
+        "one call: it counts failures late, and when it opens, running attempts continue. Put the "
         "breaker inside of the template."
     )
     (remark,) = pipeline.lint()
@@ -384,7 +384,7 @@ def test_a_retry_of_what_the_breaker_refuses_is_warned_of_unless_it_waits_as_lon
     blind = RetryTemplate(SimpleRetryPolicy(3, retry_on=(Down, CircuitOpenError)), JITTER)
     patient = blind.with_(backoff=RetryAfterBackoff(JITTER))
     by_predicate = blind.with_(policy=PredicateRetryPolicy(lambda error: True))
-    assert "CircuitBreaker 'service' refuses a call" in reason(
+    assert "CircuitBreaker 'service' rejects a call" in reason(
         "rejections-retried", LIMIT, blind, breaker()
     )
     assert "rejections-retried" not in rules(LIMIT, patient, breaker())

@@ -32,10 +32,10 @@ from retrytemplate.control import (
     strict,
 )
 
-LIMIT, GROWTH, CHANCE, TWICE, BUDGET, LIST = (
+LIMIT, GROWTH, JITTER, TWICE, BUDGET, LIST = (
     "a limit",
     "waits that grow",
-    "chance",
+    "jitter",
     "made twice",
     "a budget",
     "a list",
@@ -78,7 +78,7 @@ def test_what_has_it_all_is_given_back():
         ({"backoff": UniformRandomBackoff(1.0, 2.0)}, GROWTH),
         ({"backoff": ExponentialBackoff(1.0, maximum=1.0, jitter="full")}, GROWTH),
         ({"backoff": ExponentialBackoff(1.0, 1.0, jitter="full")}, GROWTH),
-        ({"backoff": ExponentialBackoff()}, CHANCE),
+        ({"backoff": ExponentialBackoff()}, JITTER),
         ({"guards": [RetryBudget()]}, TWICE),
         ({"guards": [RequireIdempotency()]}, BUDGET),
         ({"policy": SimpleRetryPolicy(3)}, LIST),
@@ -94,7 +94,7 @@ def test_one_thing_that_is_missing_is_enough(changes, what):
 def test_all_that_is_missing_is_said_at_once():
     in_order(
         missing(RetryTemplate(AlwaysRetryPolicy(), NoBackoff())),
-        *(LIMIT, GROWTH, CHANCE, TWICE, BUDGET, LIST),
+        *(LIMIT, GROWTH, JITTER, TWICE, BUDGET, LIST),
     )
 
 
@@ -126,7 +126,7 @@ def test_there_is_more_than_one_way_to_have_it(changes):
 @pytest.mark.statement("S3-01")
 def test_a_backoff_of_which_nothing_can_be_told_is_none_that_grows():
     odd = FixedBackoff(lambda failures, error: error.seconds)
-    in_order(missing(sound(backoff=odd)), GROWTH, CHANCE)
+    in_order(missing(sound(backoff=odd)), GROWTH, JITTER)
 
 
 def test_a_request_that_says_whether_it_may_come_again_is_enough():
@@ -171,7 +171,7 @@ def test_some_have_it_all(made):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"jitter": None}, CHANCE),
+        ({"jitter": None}, JITTER),
         ({"multiplier": 1.0}, GROWTH),
         ({"initial": 0.0}, GROWTH),
         ({"budget": False}, BUDGET),

@@ -291,7 +291,7 @@ def test_what_nobody_was_told_of_for_long_is_told_to_nobody_but_counted(
     service.refresh()
     assert [each.scope.name for each in told] == ["billing"]
     assert caplog.messages == [
-        "switch: 45 changes are older than 7 d: the notifiers are not told, see the audit"
+        "switch: 45 changes are older than 7 d: the notifiers are not notified, see the audit"
     ]
     assert all(each.notified for each in store.records(limit=100))
 
@@ -598,7 +598,7 @@ def test_a_record_that_is_rubbish_is_told_to_nobody_and_holds_nobody_up(make, st
     switch = make(notifiers=[told.append], listeners=[Told()])
     stopped(switch)
     assert [each.action for each in told] == ["stopped"]
-    assert "record 1 is told to nobody" in caplog.text
+    assert "record 1 reaches no notifier" in caplog.text
 
 
 LATER = '{"v":2}'
@@ -614,7 +614,8 @@ def test_what_a_later_version_has_written_is_left_to_who_can_read_it(make, store
         switch.refresh()
     assert [each.action for each in told] == ["stopped"]
     assert caplog.messages == [
-        "record 1 has format 2, this version reads up to 1: whoever can read it will tell"
+        "record 1 has format 2, this version reads up to 1: a later version of the library will "
+        "notify of it"
     ]
     clock.advance(60)
     assert [
@@ -710,9 +711,9 @@ def test_what_is_refused_again_after_it_was_done_is_said_again(store, watching, 
         ("records", "switch: the changes cannot be read"),
         (
             "claim_pending_notifications",
-            "switch: the notifiers cannot be told, others will tell them",
+            "switch: the notifiers cannot be called, another process will call them",
         ),
-        ("mark_notified", "switch: the notifiers cannot be told, others will tell them"),
+        ("mark_notified", "switch: the notifiers cannot be called, another process will call them"),
     ],
 )
 def test_what_cannot_be_told_of_is_said_once(store, watching, caplog, method, message):

@@ -20,7 +20,7 @@ __all__ = ["CachedRedisBackend"]
 
 
 class _SuccessCounter:
-    """A closed circuit, as long as what is known of it is not stale: counts what goes well.
+    """Counts the successes of a closed circuit, while its record is not stale.
 
     It is to a wrapped function what the window of a circuit of one process is.
     """
@@ -43,7 +43,7 @@ class _SuccessCounter:
 
 
 class CachedRedisBackend(StrictRedisBackend):
-    """What is known is good for so many seconds; a thread refreshes it, and reports.
+    """The record is valid for ``stale_after`` seconds; a thread refreshes it, and reports.
 
     Where a permit is needed the store is asked, as it is where what is known is stale.
     """
@@ -84,7 +84,7 @@ class CachedRedisBackend(StrictRedisBackend):
         return self._record, self._record_read_at
 
     def _defer_report(self, ticket: CircuitRecord, verdict: Verdict, slow: bool) -> bool | None:
-        """Leave it to the thread; what did not go well it shall report now."""
+        """Leave the report to the thread, which sends failures and slow calls at once."""
         bad = code_of(verdict, slow)
         if bad and self._unwatched:
             return None
@@ -108,7 +108,7 @@ class CachedRedisBackend(StrictRedisBackend):
         super()._note(before, record, asked)
         view = self._view
         if view is not None and view.generation.epoch != record.epoch:
-            view.fast_path_until = -inf  # a call that is under way is late from now on
+            view.fast_path_until = -inf  # the result of a call in progress is late from now on
             self._view = view = None
         if record.state == "closed":
             if view is None:

@@ -5,7 +5,7 @@ A circuit is three keys in one slot.  The first is a hash:
 ``format``               of these keys
 ``born`` ``generation``  when it was made, and its changes since: together its *era*
 ``state`` ``since``      how it stands, and since when
-``until``                when that ends; empty: when somebody ends it
+``until``                when that ends; empty: when an operator ends it
 ``opened``               how often in a row it opened
 ``limited``              1: each call of the era needs a permit
 ``note``                 who put it into this state, and why, as JSON
@@ -16,7 +16,7 @@ A circuit is three keys in one slot.  The first is a hash:
 
 The second is the window: of the last calls a list of those that were bad, each its place times four
 plus what it was; of the last seconds a hash of what was counted in each step.  The third has the
-permits in hand, by when their leases are over.
+held permits, by the end of their leases.
 
 Every time is read from the server's own clock and kept as whole microseconds.
 """
@@ -73,7 +73,7 @@ local function in_window(kind, size)
     if kind == 'consecutive' then return failures, failures, slow end
     return math.min(total, size), failures, slow
 end
-local function told(kind, size, granted, late, gone)
+local function describe(kind, size, granted, late, gone)
     local calls, failed, tardy = in_window(kind, size)
     local going = 0
     if limited == '1' then going = redis.call('ZCARD', permits) end
@@ -83,7 +83,7 @@ local function told(kind, size, granted, late, gone)
 end
 """
 
-# The circuit as it is found: made where there is none, taken over where that may be.
+# The circuit as it is found: created if it does not exist, taken over if that is allowed.
 LOAD_OR_CREATE = (
     READ
     + ENCODE_REPLY
@@ -134,7 +134,7 @@ local function answer(late)
             redis.call('PEXPIRE', permits, whole(lease / 1000 + kept))
         end
     end
-    return told(kind, size, granted, late, gone)
+    return describe(kind, size, granted, late, gone)
 end
 """
 )
@@ -243,6 +243,6 @@ INSPECT = Script(
 if not format then return redis.call('EXISTS', circuit) == 1 and 'format' end
 if format ~= '{FORMAT}' then return 'format' end
 local kind, size = string.match(rules, '^(%a+) (%d+)')
-return told(kind, tonumber(size), 0, 0, 0)
+return describe(kind, tonumber(size), 0, 0, 0)
 """
 )

@@ -40,7 +40,7 @@ class CircuitRecord:
     :param now: that moment; ``since`` and *until*: when the state began, and when it ends; all on
         the store's clock, in seconds.
     :param epoch: what every change changes, in text; ``created`` and ``generation`` are its parts.
-    :param probes: permits in hand; *granted*: whether one of them is what was asked for.
+    :param probes: held permits; *granted*: whether the requested one is among them.
     :param late: whether what was reported was of another era.
     :param expired: permits that were found to be over.
     :param by: who put it into the state, where calls or time did not, and why.
@@ -75,12 +75,12 @@ class CircuitRecord:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the state ends; None: until somebody ends it."""
+        """Seconds until the state ends; None: until an operator ends it."""
         return None if self.until is None else max(0.0, self.until - self.now)
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until it is worth to ask again; None: nobody knows."""
+        """Seconds until a call may be admitted; None: unknown."""
         return self.remaining if self.state in REJECTING else None
 
     @property
@@ -128,7 +128,7 @@ def to_state_machine(
 def decode_record(name: str, reply: Any) -> CircuitRecord:
     """What the store has answered.
 
-    :raises CircuitStoreError: that is no circuit.
+    :raises CircuitStoreError: the reply is not a circuit.
     """
     try:
         *numbers, note = reply.decode().split("\n", FIELDS - 1)
@@ -158,7 +158,7 @@ def decode_record(name: str, reply: Any) -> CircuitRecord:
         )
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise CircuitStoreError(
-            f"what is stored as the circuit {name!r} is none, or one of another version"
+            f"the record of the circuit {name!r} is not a circuit, or has another version"
         ) from None
 
 
@@ -182,5 +182,5 @@ def _decode_note(text: str) -> tuple[str | None, str | None]:
 
 
 def transition_to_record(before: State, record: CircuitRecord) -> StateTransition:
-    """What those who listen are told."""
+    """The event for the listeners."""
     return StateTransition(before, record.state, record.generation, record.manual)

@@ -39,7 +39,7 @@ Mode = Literal["strict", "cached"]
 OnStoreError = Literal["local", "raise"]
 OWNER = StoreRole("circuit breaker")
 WEEK = 7 * 86400
-"""Seconds after which a circuit that nobody uses is forgotten, unless it was put so by hand."""
+"""Seconds after which an unused circuit is deleted, unless its state was forced."""
 THOUSAND, MILLION = 1000, 1_000_000
 LARGEST = float_info.max
 REPLY_ERRORS = {
@@ -61,10 +61,10 @@ class CircuitKey:
 class TransitionCommand:
     """Into another state.
 
-    :param length: seconds that it lasts; None: until somebody ends it.
+    :param length: seconds that it lasts; None: until an operator ends it.
     :param opened: times in a row.
     :param limited: whether each call needs a permit.
-    :param clears: whether the window begins anew.
+    :param clears: whether the window is cleared.
     :param by: who does it by hand, and *reason*: why.
     """
 
@@ -103,7 +103,7 @@ class RedisCircuitStore:
         have one slot in a cluster.
     :param timeout: seconds to wait for a connection, and for an answer.
     :param on_store_error: where the store is away: "local": each process judges for itself until
-        it is back; or "raise": ``CircuitStoreError`` in the place of the call.
+        it is back; or "raise": ``CircuitStoreError`` instead of the call.
     :raises ValueError: for what the parameters do not allow.
 
     Breakers of one name are one circuit.  One store serves any number of them.  Safe for threads,
@@ -172,9 +172,9 @@ class RedisCircuitStore:
     ) -> CircuitBackend:
         """What this process knows of the circuit.
 
-        :param jitter: by chance, what an open time is multiplied by.
+        :param jitter: returns a random factor of the open time.
         :param monotonic: whose ``now()`` measures in this process.
-        :param notify: lets the breaker tell what has happened, where no call does.
+        :param notify: notifies the listeners of the breaker outside of its calls.
         """
         from retrytemplate.control.breaker.redis.cached import CachedRedisBackend
         from retrytemplate.control.breaker.redis.strict import StrictRedisBackend
@@ -260,7 +260,7 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
 
 
 def _is_text(key: bytes) -> bool:
-    """What is none is another's."""
+    """Whether the key is text; other keys are not from this library."""
     try:
         key.decode()
     except UnicodeDecodeError:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["StrictRedisBackend"]
 
 LOG = logging.getLogger("retrytemplate.control")
-REPORT_BATCH = 1000  # calls that did not go well, in one report
+REPORT_BATCH = 1000  # failures and slow calls in one report
 
 
 class StrictRedisBackend:
@@ -82,14 +82,14 @@ class StrictRedisBackend:
         self._unreported_failures: list[
             tuple[int, int]
         ] = []  # what has ended, and was not reported yet
-        self._unreported_successes = 0  # after it, so many went well
+        self._unreported_successes = 0  # successes after the last of them
         self._record_read_at = 0.0
         self._unavailable_since: float | None = None
         self._local = LocalBackend(self._rules, self._jitter, self.pending_events)
         self._rejected = self._late = self._expired = 0
 
     def _forked(self) -> None:
-        """In a child process: what the parent has in hand it reports itself."""
+        """In a child process: the parent reports its own results."""
         self._begin()
         self._poller.forked()
 
@@ -205,7 +205,7 @@ class StrictRedisBackend:
     ) -> bool:
         if permit:
             good = verdict == "success" and not slow
-            # Recognised by its name: given back, it cannot be given back again.
+            # Recognised by its name: once released, it cannot be released again.
             record = self._call_store(epoch=ticket.epoch, returned=permit, good=good, again=False)
         else:
             _, before = self._to_report(ticket.epoch)
@@ -460,7 +460,7 @@ class StrictRedisBackend:
         """Report what was kept back, and watch no more."""
         self._poller.close()
         if self._record is not None and self._unavailable_since is None:
-            with suppress(CircuitStoreError):  # which was told
+            with suppress(CircuitStoreError):  # the listeners were notified
                 self._flush_and_fetch()
                 while self._unreported_failures:
                     self._flush_and_fetch()

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-# Of the changes of a process that never ends, so many are remembered in its memory.
+# The most changes that are kept in the memory of a process.
 MAX_RECORDS = 10_000
 
 
@@ -52,7 +52,7 @@ class StoredRecord:
 
     :param number: grows from record to record, from 1.
     :param text: what happened, as the switch wrote it; empty where what is kept is no text.
-    :param notified: whether the notifiers have been told.
+    :param notified: whether the notifiers have received it.
     """
 
     number: int
@@ -93,18 +93,18 @@ class SwitchStore(Protocol):
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
     ) -> list[StoredRecord]:
-        """The oldest records that are not told, and that nobody else has claimed.
+        """The oldest pending records that no other worker has claimed.
 
-        They are this worker's for *lease* seconds by the store's clock, or until they are told.
+        They are this worker's for *lease* seconds by the store's clock, or until they are marked.
         """
         ...
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
-        """The notifiers have been told of these; those that another has claimed since stay his."""
+        """Mark these as notified, unless another worker has claimed them since."""
         ...
 
     def close(self) -> None:
-        """Give back what the store holds."""
+        """Release the resources of the store."""
         ...
 
 
@@ -176,7 +176,7 @@ class MemorySwitchStore:
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
     ) -> list[StoredRecord]:
-        """The oldest records that are not told, and that nobody else has claimed."""
+        """The oldest pending records that no other worker has claimed."""
         now = self._clock.monotonic()
         try:
             return self._monitor.run(self._claim, worker, now, lease, limit)
@@ -190,7 +190,7 @@ class MemorySwitchStore:
         return [each.record for each in free]
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
-        """The notifiers have been told of these."""
+        """Mark these as notified."""
         self._monitor.post(self._mark_notified, numbers, worker)
 
     def _mark_notified(self, numbers: Sequence[int], worker: str) -> None:
@@ -200,7 +200,7 @@ class MemorySwitchStore:
                 kept.record = StoredRecord(number, kept.record.text, notified=True)
 
     def close(self) -> None:
-        """Nothing is held that would have to be given back."""
+        """Do nothing: the store holds no resources."""
 
 
 def _is_free(kept: _ClaimableRecord, worker: str, now: float) -> bool:
@@ -286,12 +286,12 @@ class DurableSwitchStore:
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
     ) -> list[StoredRecord]:
-        """The oldest records that are not told, and that nobody else has claimed."""
+        """The oldest pending records that no other worker has claimed."""
         with translate_errors(SwitchStoreError):
             return self._perform(self._operations.claim_pending_notifications(worker, lease, limit))
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
-        """The notifiers have been told of these; those that another has claimed since stay his."""
+        """Mark these as notified, unless another worker has claimed them since."""
         if not numbers:
             return
         with translate_errors(SwitchStoreError):
@@ -321,7 +321,7 @@ class DurableSwitchStore:
 
 
 def to_stored_record(number: Any, text: Any, notified: Any) -> StoredRecord:
-    """A record from what the store has of it; what is no text must not hide the others."""
+    """A record from the row of a store; a text that cannot be read becomes empty."""
     if not isinstance(number, int):
         raise unreadable_error(f"record {number!r}")
     return StoredRecord(number, text if isinstance(text, str) else "", bool(notified))

@@ -92,7 +92,7 @@ CLAIM = Script(
     + """
 local worker, lease, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local found = {}
-local most = redis.call('HLEN', claims) + limit  -- among so many are as many free
+local most = redis.call('HLEN', claims) + limit  -- of these at least *limit* are free
 for _, number in ipairs(redis.call('ZRANGE', pending, 0, most - 1)) do
     local holder, ends = claim(number)
     if #found < limit and (not holder or holder == worker or ends <= now) then
