@@ -20,7 +20,7 @@ class Down(Exception):
 
 
 def other(*args):
-    """Answers for nobody: what it stands in for is not raised here."""
+    """A fallback for an error that is not raised here."""
 
 
 class Guards:
@@ -76,7 +76,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("failing, answer, calls", EXPECTED)
-def test_functions_and_methods_come_to_the_same_in_every_order(failing, answer, calls):
+def test_functions_and_methods_give_the_same_in_every_order(failing, answer, calls):
     for order in ORDERS:
         guards = Guards()
         plain, by_pipeline, method = Service(*failing), Service(*failing), Service(*failing)
@@ -152,7 +152,7 @@ def test_a_cancelled_call_leaves_nothing_behind_in_any_order(loop):
             for number, call in enumerate(calls, start=1):
                 await loop.cancelled(call, when=lambda n=number, seen=reached: seen["calls"] == n)
                 assert (order, ends) == (order, ["cancelled"] * number)
-            assert reached == {"calls": 2}  # nobody has called it again
+            assert reached == {"calls": 2}  # it was not called again
             assert guards.at_rest()
             counted = guards.breaker.snapshot()
             assert (counted.calls, counted.failures) == (0, 0)

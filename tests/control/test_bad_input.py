@@ -1,4 +1,4 @@
-"""Nonsense is refused where a control object is made, with the setting's name and the value."""
+"""A wrong setting is rejected at construction, with its name and the value."""
 
 import inspect
 from enum import Enum
@@ -115,7 +115,7 @@ def test_each_part_can_be_made(part):
 
 
 @pytest.mark.parametrize(("part", "name", "number"), list(settings()))
-def test_nonsense_is_refused_by_name(part, name, number):
+def test_wrong_value_is_rejected_by_name(part, name, number):
     if (part, name) in ANYTHING:
         made(part, **NEEDED[part] | {name: NONSENSE})
         return

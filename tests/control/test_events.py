@@ -186,7 +186,7 @@ looked_at = pytest.mark.parametrize("way", LOOKED_AT, ids=lambda way: way.__name
 
 
 @looked_at
-def test_a_listener_is_told_with_no_lock_held(way):
+def test_listener_is_notified_without_a_lock(way):
     seen = []
 
     class Looks(ControlListener):

@@ -15,7 +15,7 @@ class Frozen(Exception):
     pass
 
 
-def test_a_failure_that_cannot_be_told_in_words_is_told_all_the_same():
+def test_failure_without_a_text_is_reported():
     first, mute = KeyError(), Mute()
     assert combine_failures(first, [("the cache", mute)], "the others") is first
     assert first.__notes__[0].startswith("the cache failed, too: Mute: ")

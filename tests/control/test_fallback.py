@@ -1,4 +1,4 @@
-"""A fallback: who is asked, who answers, and what is raised when nobody does."""
+"""A fallback: which function answers, and the error if none does."""
 
 import asyncio
 from collections import Counter
@@ -193,7 +193,7 @@ def test_an_asynchronous_link_is_awaited(loop):
     assert loop.run(main) == "Oslo, from elsewhere"
 
 
-def test_what_would_have_to_be_awaited_is_refused_where_nobody_does():
+def test_awaitable_result_is_rejected_in_a_synchronous_fallback():
     async def other(city):
         """Not awaited."""
 
@@ -217,7 +217,7 @@ def test_a_link_has_its_own_guards():
     assert Fallback(other).outcome(primary, "Rome").source == "other"
 
 
-def test_a_fallback_is_told_and_what_a_listener_raises_changes_nothing():
+def test_fallback_is_reported_and_a_failing_listener_changes_nothing():
     heard = []
 
     class Listens(ControlListener):
@@ -318,7 +318,7 @@ def test_a_link_may_be_called_what_the_first_one_is():
         ((refusal,), {"clock": 17}, "clock must"),
     ],
 )
-def test_a_fallback_that_makes_no_sense_is_refused(links, given, problem):
+def test_fallback_with_wrong_settings_is_rejected(links, given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Fallback(*links, **given)
 

@@ -77,7 +77,7 @@ def test_what_no_wait_mends_is_asked_once(model, status, name):
 
 
 @pytest.mark.statement("S4-21")
-def test_a_rate_that_somebody_has_to_pay_for_first_is_not_waited_for(model):
+def test_exhausted_quota_is_not_waited_for(model):
     model.answers((429, {}, UNPAID))
     outcome = ask(model)
     assert (outcome.attempts, type(outcome.exception)) == (1, openai.RateLimitError)
@@ -167,7 +167,7 @@ def test_so_it_is_with_the_asynchronous_client_and_with_a_limit_around_it(model)
 
 
 @pytest.mark.statement("S4-76")
-def test_a_key_that_has_expired_is_told_of_at_once_and_once(model):
+def test_expired_key_is_reported_at_once_and_once(model):
     model.answers((401, {}, {"error": ERROR}))
     told = []
     outcome = ask(model, name="answers", listeners=[AuthenticationAlert(told.append)])

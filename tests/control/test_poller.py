@@ -102,7 +102,7 @@ def test_closed_its_thread_has_ended_and_none_begins(looker):
     assert threads() == []
 
 
-def test_the_thread_ends_when_nobody_else_holds_what_it_watches():
+def test_thread_ends_when_the_polled_object_is_collected():
     looker = Looker()
     looker.watcher.ensure_running()
     (thread,) = threads()

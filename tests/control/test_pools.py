@@ -16,7 +16,7 @@ pytestmark = pytest.mark.statement("S1-43")
 
 
 class Pool:
-    """One connection, lent to one at a time; each statement has an answer that must be read."""
+    """One connection, for one task at a time; each statement has an answer that must be read."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -25,7 +25,7 @@ class Pool:
         self.discarded = 0
 
     async def __aenter__(self):
-        assert self.free, "nobody has given it back"
+        assert self.free, "it was not released"
         return self.free.pop()
 
     async def __aexit__(self, *failure):
@@ -55,7 +55,7 @@ runs = pytest.mark.parametrize("runs", [in_asyncio, in_trio], ids=["asyncio", "t
 
 @runs
 @pytest.mark.parametrize("limit", ["deadline", "timeout", "attempt"])
-def test_a_connection_of_a_pool_is_given_back_when_its_user_is_cut(runs, limit):
+def test_pooled_connection_is_released_when_its_user_is_cancelled(runs, limit):
     clock = VirtualClock()
     pool = Pool(clock)
     template = RetryTemplate(

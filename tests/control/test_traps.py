@@ -25,7 +25,7 @@ HELD = {
             "test_a_late_result_of_a_wrapped_function_moves_nothing_either",
         ),
     ],
-    "a probe that is cancelled, or of which nobody hears, keeps its place": [
+    "a probe that is cancelled, or never reported, keeps its place": [
         (
             "control/breaker/test_breaker.py",
             "test_a_cancelled_call_gives_its_place_back_and_decides_nothing",
@@ -49,7 +49,7 @@ HELD = {
             "test_half_open_lets_three_of_thirty_two_threads_in",
         ),
         ("control/breaker/test_concurrency.py", "test_half_open_lets_three_of_a_thousand_tasks_in"),
-        ("control/breaker/test_breaker.py", "test_every_refusal_is_an_exception_of_its_own"),
+        ("control/breaker/test_breaker.py", "test_every_rejection_raises_a_new_exception"),
         ("control/test_traps.py", "test_threads_in_one_pipeline_are_in_their_calls_at_once"),
     ],
     "the state of a call is on the object that all share": [
@@ -80,13 +80,13 @@ HELD = {
         ("control/budget/test_budget.py", "test_a_wait_that_is_cut_off_costs_nothing"),
         (
             "control/budget/test_budget.py",
-            "test_a_parent_has_to_grant_too_and_one_that_refuses_costs_nothing",
+            "test_parent_has_to_grant_too_and_its_rejection_costs_nothing",
         ),
     ],
     "a limit around a shield leaves a task behind, one around a queue loses an item": [
         (
             "control/timeout/test_timeout.py",
-            "test_the_task_in_a_shield_goes_on_and_whoever_has_kept_it_gets_what_it_came_to",
+            "test_shielded_task_continues_and_its_owner_gets_the_result",
         ),
         (
             "control/timeout/test_timeout.py",

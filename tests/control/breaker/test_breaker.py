@@ -1,4 +1,4 @@
-"""A circuit breaker: when it opens, whom it refuses, how it closes again."""
+"""A circuit breaker: when it opens, which calls it rejects, how it closes again."""
 
 import asyncio
 import gc
@@ -142,7 +142,7 @@ def test_of_the_last_fifty_calls_fifteen_failures_open_it_and_fourteen_do_not(ma
     assert (breaker.state, breaker.snapshot().failures) == ("closed", 14)
     call(breaker, *[fine] * calls.index(failing))  # as many as are before the first failure
     assert breaker.snapshot().failures == 14
-    call(breaker, failing)  # in the place of the oldest, which failed
+    call(breaker, failing)  # instead of the oldest, which failed
     assert (breaker.state, breaker.snapshot().failures) == ("closed", 14)
     while breaker.snapshot().failures == 14:
         call(breaker, failing)
@@ -191,7 +191,7 @@ def test_slow_calls_open_it_although_they_succeed(make, clock):
         ((Exception, Rejected), {Down, KeyError, BulkheadFullError}),
     ],
 )
-def test_what_is_no_failure_counts_for_nothing(make, failures, counted):
+def test_exception_that_is_not_a_failure_is_not_counted(make, failures, counted):
     for kind in (Down, KeyError, BulkheadFullError):
 
         def fails(kind=kind):
@@ -316,9 +316,7 @@ class Chance:
         return 0.5
 
 
-def test_chance_that_raises_ends_no_call_and_keeps_the_open_time_that_was_drawn(
-    make, clock, told, caplog
-):
+def test_random_source_that_raises_keeps_the_previous_open_time(make, clock, told, caplog):
     chance = Chance()
     breaker = make(
         window=Consecutive(1),
@@ -357,7 +355,7 @@ def test_while_it_is_open_nothing_is_called(make, clock, told):
     assert len(told.of(CallRejected)) == breaker.snapshot().rejected == 2
 
 
-def test_every_refusal_is_an_exception_of_its_own(make):
+def test_every_rejection_raises_a_new_exception(make):
     breaker = opened(make())
     first, second = call(breaker, fine, fine)
     assert first.exception is not second.exception
@@ -397,7 +395,7 @@ def test_a_wall_clock_that_is_set_changes_nothing(told):
     assert breaker.state == "half_open"
 
 
-def test_the_open_time_is_drawn_anew_each_time(make, clock):
+def test_open_time_is_drawn_again_each_time(make, clock):
     breaker = make(window=Consecutive(1), reset_jitter=1.0, random=Random(17))
     times = []
     for _ in range(5):
@@ -425,7 +423,7 @@ def test_the_open_time_grows_with_each_failed_return_up_to_a_maximum(make, clock
 
 
 @pytest.mark.statement("S4-32")
-def test_half_open_makes_so_many_calls_at_once_and_no_more(make, clock):
+def test_half_open_limits_concurrent_calls(make, clock):
     breaker = half_open(make(half_open_calls=2), clock)
     with breaker.permit(), breaker.permit():
         refused = breaker.outcome(fine)
@@ -466,7 +464,7 @@ def test_a_success_that_comes_late_moves_nothing(make, clock, told):
         assert breaker.state == "open"
         clock.advance(30)
         probe = breaker.permit().__enter__()
-    # That one came in half-open: it closes nothing, and takes nobody's place.
+    # That one came in half-open: it closes nothing, and takes no permit.
     assert (breaker.state, breaker.snapshot().probes, breaker.snapshot().late) == (
         "half_open",
         1,
@@ -523,7 +521,7 @@ def interrupts():
 
 @pytest.mark.parametrize("way", ["call", "outcome"])
 @pytest.mark.parametrize(("state", "ends"), [("open", fine), ("closed", interrupts)])
-def test_neither_a_refusal_nor_an_interruption_leaves_a_cycle(make, way, state, ends):
+def test_rejection_and_interruption_leave_no_cycle(make, way, state, ends):
     breaker = opened(make()) if state == "open" else make()
 
     def ended():
@@ -582,7 +580,7 @@ def test_calls_that_the_time_limit_around_it_cuts_are_failures(loop, limit, way)
 
 @pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
 def test_a_call_with_tasks_of_its_own_that_the_time_limit_cuts_is_a_failure(way):
-    loop = LOOPS[1]  # where each task is told of the cut
+    loop = LOOPS[1]  # where each task receives the cancellation
     breaker = CircuitBreaker("service", window=Consecutive(2))
 
     async def inner():
@@ -729,7 +727,7 @@ def test_a_result_is_said_once(make):
 # -- by hand ---------------------------------------------------------------------------------------
 
 
-def test_forced_open_it_refuses_until_it_is_reset(make, clock, told):
+def test_forced_open_rejects_until_reset(make, clock, told):
     breaker = make()
     breaker.force_open(by="kim", reason="the provider asked for it")
     clock.advance(10**6)
@@ -767,7 +765,7 @@ def test_disabled_it_counts_nothing_and_only_measuring_it_does_not_open(make):
     assert (breaker.state, breaker.snapshot().failures) == ("metrics_only", 5)
 
 
-# -- ways in ---------------------------------------------------------------------------------------
+# -- entry points ----------------------------------------------------------------------------------
 
 
 def test_a_breaker_is_a_strategy(make):
@@ -843,7 +841,7 @@ def test_asynchronous_calls_are_counted_when_they_end(make, loop):
 
 
 @pytest.mark.parametrize("way", ["call", "outcome", "wrap"])
-def test_what_has_to_be_awaited_is_refused_where_nobody_does(make, way):
+def test_awaitable_result_is_rejected_in_a_synchronous_call(make, way):
     breaker = make()
 
     async def up():
@@ -925,7 +923,7 @@ def test_no_lock_is_held_while_anything_of_the_callers_runs(clock):
 
     class Chance:
         def random(self):
-            elsewhere("chance")
+            elsewhere("random")
             return 0.0
 
     class Listens(ControlListener):
@@ -943,7 +941,7 @@ def test_no_lock_is_held_while_anything_of_the_callers_runs(clock):
     )
     breaker.call(elsewhere, "function")
     call(breaker, failing)
-    assert asked == ["function", "predicate", "chance", "listener"]
+    assert asked == ["function", "predicate", "random", "listener"]
 
 
 def test_a_failure_is_let_go_of(make):
@@ -996,7 +994,7 @@ def test_a_failure_is_let_go_of(make):
         ({"random": 17}, "random must"),
     ],
 )
-def test_a_breaker_that_makes_no_sense_is_refused(settings, problem):
+def test_breaker_with_wrong_settings_is_rejected(settings, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         CircuitBreaker(**{"name": "billing", **settings})
 
@@ -1004,12 +1002,12 @@ def test_a_breaker_that_makes_no_sense_is_refused(settings, problem):
 @pytest.mark.parametrize(
     ("kind", "value"), [(Calls, 0), (Calls, 2.0), (Seconds, 0), (Seconds, "1"), (Consecutive, -1)]
 )
-def test_a_window_of_nothing_is_refused(kind, value):
+def test_empty_window_is_rejected(kind, value):
     with pytest.raises((TypeError, ValueError), match="must be"):
         kind(value)
 
 
-def test_by_hand_somebody_says_why(make):
+def test_manual_state_requires_a_reason(make):
     breaker = make()
     for wrong in ({"by": "", "reason": "x"}, {"by": "kim", "reason": " " * 0}, {"by": 1}):
         with pytest.raises(TypeError):
@@ -1019,7 +1017,7 @@ def test_by_hand_somebody_says_why(make):
     assert breaker.state == "closed"
 
 
-def test_a_listener_that_has_to_be_awaited_is_refused():
+def test_asynchronous_listener_is_rejected():
     class Awaited(ControlListener):
         async def on_event(self, event):
             """Not awaited."""
@@ -1029,7 +1027,7 @@ def test_a_listener_that_has_to_be_awaited_is_refused():
 
 
 @pytest.mark.statement("S4-41")
-def test_the_state_is_a_number_for_a_gauge_above_0_where_calls_are_refused(make, clock):
+def test_gauge_is_above_0_in_rejecting_states(make, clock):
     breaker = make()
     gauges = [breaker.snapshot().gauge]
     opened(breaker)

@@ -1,4 +1,4 @@
-"""The breaker against a model that remembers everything and computes everything anew."""
+"""The breaker against a model that remembers everything and computes everything again."""
 
 from asyncio import CancelledError
 from itertools import cycle, product
@@ -144,7 +144,7 @@ SETTINGS = {
 
 
 def fitting(window, minimum, rates, slow):
-    """The minimum and the rates that go with a window; and both as a breaker is told them."""
+    """The minimum and the rates that go with a window; and both as arguments of a breaker."""
     if isinstance(window, Calls):
         minimum = min(minimum, window.number)
     if not slow:

@@ -42,7 +42,7 @@ def test_it_says_how_often_and_how_long_it_would_have_been_open_and_for_whom():
     assert (seen.rejected, seen.rejected_failures, seen.rejected_successes) == (20, 16, 4)
 
 
-def test_it_opens_anew_after_it_has_closed():
+def test_circuit_opens_again_after_it_has_closed():
     seen = replay(breaker(Consecutive(1)), a_second([10, 40]))
     assert (seen.opened, seen.reopened, seen.seconds) == (2, 0, pytest.approx(2 * 11))
 
@@ -52,7 +52,7 @@ def test_what_is_open_at_the_end_is_open_until_then():
     assert seen.seconds == pytest.approx(59 - 50.1)
 
 
-def test_calls_count_when_they_end_in_whatever_order_they_are_told():
+def test_calls_count_at_their_end_in_any_order_of_the_recording():
     calls = [(0, 5.0, "failure"), (1, 1.0, "failure"), (2.0, 0.0, "success"), (3, 0.5, "failure")]
     for told in (calls, calls[::-1]):
         assert replay(breaker(Consecutive(2)), told).opened == 1  # those that end at 3.5 and 5
@@ -63,7 +63,7 @@ def test_a_call_that_begins_as_another_ends_comes_after_it():
     assert replay(breaker(Consecutive(1)), [(0, 1, "failure"), (1, 1, "success")]).rejected == 1
 
 
-def test_what_was_under_way_when_it_opened_counts_no_more():
+def test_call_in_progress_at_the_opening_is_not_counted():
     calls = [(0, 30.0, "success"), (1, 1.0, "failure"), (13, 20.0, "success"), (14, 1, "success")]
     seen = replay(breaker(Consecutive(1)), calls)
     assert (seen.opened, seen.rejected) == (
@@ -122,11 +122,11 @@ def test_nothing_comes_of_no_calls():
         ("abc", "calls: each must be"),
     ],
 )
-def test_what_is_no_call_is_refused(call, problem):
+def test_wrong_type_of_call_is_rejected(call, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         replay(breaker(Consecutive(1)), [call])
 
 
-def test_what_is_no_breaker_is_refused():
+def test_wrong_type_of_breaker_is_rejected():
     with pytest.raises(TypeError, match="breaker must be a CircuitBreaker, got 'calls:50'"):
         replay("calls:50", [])

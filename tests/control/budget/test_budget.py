@@ -163,7 +163,7 @@ def test_a_success_brings_back_a_little_and_that_of_a_retry_what_it_cost(clock):
 
 
 class Refuses(Guard):
-    """Admits so many attempts."""
+    """Admits a number of attempts."""
 
     def __init__(self, number):
         self.left = number
@@ -193,7 +193,7 @@ def test_a_wait_that_is_cut_off_costs_nothing(make):
 
 
 @BOTH
-def test_an_attempt_that_is_refused_after_the_wait_costs_nothing(make, clock):
+def test_attempt_rejected_after_the_wait_costs_nothing(make, clock):
     budget = make(clock)
     made = template(budget, clock, delay=0.5, guards=[Refuses(1)])
     outcome = made.outcome(failing)
@@ -201,7 +201,7 @@ def test_an_attempt_that_is_refused_after_the_wait_costs_nothing(make, clock):
     assert (budget.snapshot().available, budget.snapshot().granted) == (10, 0)
 
 
-def test_what_was_taken_before_the_window_is_not_given_back_into_it(clock):
+def test_withdrawal_before_the_window_is_not_refunded_into_it(clock):
     budget = RetryBudget(ratio=0.0, min_per_second=1, ttl=10, clock=clock)
     made = template(budget, clock, delay=30.0, guards=[Refuses(1)])
     made.outcome(failing)
@@ -220,7 +220,7 @@ def test_a_redelivery_is_paid_for_when_the_failure_leaves(make, clock):
 # -- parents ---------------------------------------------------------------------------------------
 
 
-def test_a_parent_has_to_grant_too_and_one_that_refuses_costs_nothing(clock):
+def test_parent_has_to_grant_too_and_its_rejection_costs_nothing(clock):
     process = RetryBudget.tokens(capacity=3, cost=1, refund=0, name="process", clock=clock)
     first = RetryBudget.tokens(10, cost=1, refund=0, parent=process, name="first", clock=clock)
     second = RetryBudget.tokens(10, cost=1, refund=0, parent=process, name="second", clock=clock)
@@ -306,7 +306,7 @@ def test_many_threads_take_no_more_than_there_is(form, switching):
 
 
 class Naive(RuleBasedStateMachine):
-    """Both forms against everything that ever happened, counted anew each time."""
+    """Both forms against everything that ever happened, counted again each time."""
 
     @initialize(
         share=st.booleans(), ratio=st.sampled_from([0.0, 0.25, 1.0]), cost=st.integers(1, 3)
@@ -393,7 +393,7 @@ TestNaive = Naive.TestCase
 TestNaive.settings = settings(max_examples=150, stateful_step_count=40)
 
 
-def test_what_was_taken_by_hand_can_be_put_back(clock):
+def test_manual_withdrawal_can_be_refunded(clock):
     process = RetryBudget.tokens(capacity=10, clock=clock)
     budget = RetryBudget.tokens(capacity=10, parent=process, clock=clock)
     budget.withdraw()
@@ -406,7 +406,7 @@ def test_what_was_taken_by_hand_can_be_put_back(clock):
     assert (budget.snapshot().available, budget.snapshot().granted) == (10, 0)
 
 
-def test_a_refusal_leaves_no_cycle(clock):
+def test_rejection_leaves_no_cycle(clock):
     budget = RetryBudget.tokens(capacity=1, cost=1, clock=clock)
     budget.withdraw()
     template = RetryTemplate(SimpleRetryPolicy(3), guards=[budget], clock=clock)
@@ -447,7 +447,7 @@ def test_a_refusal_leaves_no_cycle(clock):
         (RetryBudget.tokens, {"refill_per_second": float("inf")}, "refill_per_second must be"),
     ],
 )
-def test_a_budget_that_makes_no_sense_is_refused(make, given, problem):
+def test_budget_with_wrong_settings_is_rejected(make, given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         make(**given)
 

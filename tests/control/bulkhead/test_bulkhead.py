@@ -1,4 +1,4 @@
-"""A bulkhead: who gets in, who waits, who is refused; and that no slot is lost."""
+"""A bulkhead: admission, waiting and rejection; and that no slot is lost."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ def until(condition):
         if condition():
             return
         over.wait(0.001)
-    raise AssertionError("it did not come to that")
+    raise AssertionError("not reached")
 
 
 # -- the number of slots ---------------------------------------------------------------------------
@@ -91,14 +91,14 @@ def test_a_thread_waits_for_its_turn():
         assert waits.result(JOIN_TIMEOUT) == 17
 
 
-def test_a_thread_that_nobody_lets_in_is_refused_and_leaves_the_queue():
+def test_thread_without_a_slot_is_rejected_and_leaves_the_queue():
     bulkhead = Bulkhead("llm", limit=1, max_wait=0.001)
     with bulkhead.slot(), pytest.raises(BulkheadFullError):
         bulkhead.call(int)
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_a_full_queue_and_one_that_may_not_be_waited_in_refuse_at_once():
+def test_full_queue_and_queue_without_wait_reject_at_once():
     for each in ({"queue": 0}, {"max_wait": 0}):
         bulkhead = Bulkhead("llm", limit=1, **each)
         with bulkhead.slot(), pytest.raises(BulkheadFullError):
@@ -114,7 +114,7 @@ def in_trio(main, clock):
 
 
 @pytest.mark.parametrize("runs", [in_asyncio, in_trio])
-def test_a_task_waits_so_long_and_no_longer(runs):
+def test_task_waits_at_most_max_wait(runs):
     bulkhead = Bulkhead("llm", limit=1, max_wait=5.0)
     clock = VirtualClock()
 
@@ -138,7 +138,7 @@ def test_a_task_waits_no_longer_than_its_deadline_leaves(runs):
                 with pytest.raises(DeadlineExceededError, match="bulkhead 'llm'"):
                     await bulkhead.call_async(int)
                 waited = clock.monotonic()
-                with pytest.raises(BulkheadFullError):  # nothing is left: it is refused at once
+                with pytest.raises(BulkheadFullError):  # nothing is left: it is rejected at once
                     await bulkhead.call_async(int)
             return waited, clock.monotonic()
 
@@ -149,7 +149,7 @@ def test_a_task_waits_no_longer_than_its_deadline_leaves(runs):
 
 
 @pytest.mark.statement("S4-53")
-def test_a_user_with_a_thousand_calls_limits_nobody_but_himself():
+def test_key_with_a_thousand_calls_does_not_limit_other_keys():
     bulkhead = Bulkhead("llm", limit=10, queue=2000, per_key=2, max_wait=JOIN_TIMEOUT)
     most = {}
 
@@ -244,9 +244,7 @@ def test_without_fairness_lanes_are_strict():
 
 
 @pytest.mark.parametrize(("fairness", "turns"), [(3, [3, 6, 9]), (0, [])])
-def test_among_the_vips_of_a_key_so_many_a_place_goes_to_who_of_it_has_waited_longest(
-    fairness, turns
-):
+def test_fairness_among_priorities_of_a_key_serves_the_longest_waiting(fairness, turns):
     semaphore = PrioritySemaphore(limit=50, queue=10**4, priorities=2, per_key=1, fairness=fairness)
     holder, *others = (SlotRequest("kim", priority) for priority in (0, 1, 1, 1, *[0] * 20))
     for ticket in (holder, *others):
@@ -267,7 +265,7 @@ def test_a_slot_names_its_lane():
 # -- another number --------------------------------------------------------------------------------
 
 
-def test_more_slots_let_those_in_who_wait_and_fewer_push_nobody_out():
+def test_more_slots_admit_waiting_calls_and_fewer_end_no_call():
     bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
 
     async def main():
@@ -318,7 +316,7 @@ def test_a_limit_shrinks_at_once_whatever_time_is_given():
     assert admits(bulkhead) == 2
 
 
-def test_another_number_on_the_way_goes_on_from_what_is_there():
+def test_resize_during_a_ramp_starts_from_the_present_limit():
     clock = VirtualClock()
     bulkhead = Bulkhead("llm", limit=2, queue=0, clock=clock)
     bulkhead.resize(12, over=10)
@@ -336,7 +334,7 @@ def test_another_number_on_the_way_goes_on_from_what_is_there():
 @pytest.mark.parametrize(
     ("runs", "loop"), [(in_asyncio, LOOPS[0]), (in_trio, LOOPS[1])], ids=["asyncio", "trio"]
 )
-def test_tasks_come_in_as_the_limit_grows_though_nobody_leaves(runs, loop, before):
+def test_tasks_are_admitted_as_the_limit_grows_without_a_release(runs, loop, before):
     clock = VirtualClock()
     bulkhead = Bulkhead("llm", limit=1, max_wait=60.0, clock=clock)
     came, stays = [], []
@@ -348,7 +346,7 @@ def test_tasks_come_in_as_the_limit_grows_though_nobody_leaves(runs, loop, befor
         came.append(clock.monotonic())
 
     async def resizes():
-        await clock.sleep_async(0.5)  # whoever waits by then was told of nothing
+        await clock.sleep_async(0.5)  # no waiting call was woken until then
         bulkhead.resize(4, over=30.0)
 
     async def main():
@@ -381,7 +379,7 @@ def test_a_task_waits_as_long_as_it_may_while_the_limit_grows(runs):
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_a_thread_comes_in_as_the_limit_grows_though_nobody_leaves():
+def test_thread_is_admitted_as_the_limit_grows_without_a_release():
     bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     with bulkhead.slot(), ThreadPoolExecutor(3) as pool:
         waits = [pool.submit(bulkhead.call, int, "17") for _ in range(3)]
@@ -403,7 +401,7 @@ def test_a_thread_that_was_woken_can_wait_again():
 
 
 @pytest.mark.parametrize("goes", [True, False], ids=["leaves", "looks"])
-def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(goes):
+def test_waiting_call_is_admitted_by_any_event_after_the_limit_has_grown(goes):
     clock = VirtualClock()
     bulkhead = Bulkhead("llm", limit=2, max_wait=JOIN_TIMEOUT, clock=clock)
 
@@ -428,7 +426,7 @@ def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(g
 
 
 @given(start=st.integers(1, 50), more=st.integers(1, 10**20), over=st.floats(1e-3, 1e6))
-def test_a_number_that_grows_comes_to_its_end_in_few_steps_none_of_them_early(start, more, over):
+def test_growing_limit_reaches_its_end_in_few_steps_none_early(start, more, over):
     growth, now, steps = LimitRamp(start, start + more, 17.5, over), 17.5, 0
     while seconds := growth.wait(now):
         before, now = growth.at(now), now + seconds
@@ -570,7 +568,7 @@ def test_threads_and_tasks_of_both_loops_share_it(switching):
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_a_slot_that_comes_to_a_loop_that_is_closed_goes_on_to_the_next():
+def test_slot_for_a_closed_loop_passes_to_the_next_waiter():
     bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     holder = bulkhead.slot().__enter__()
 
@@ -590,10 +588,10 @@ def test_a_slot_that_comes_to_a_loop_that_is_closed_goes_on_to_the_next():
     assert taken(bulkhead) == (0, 0, 0)
 
 
-# -- ways in ---------------------------------------------------------------------------------------
+# -- entry points ----------------------------------------------------------------------------------
 
 
-def test_a_bulkhead_is_a_strategy_and_refuses_what_nobody_awaits():
+def test_bulkhead_is_a_strategy_and_rejects_unawaited_results():
     bulkhead = Bulkhead("llm")
     assert isinstance(bulkhead, Strategy)
 
@@ -693,7 +691,7 @@ def test_a_wrapped_function_comes_in_as_the_limit_grows():
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_refusals_are_told_and_each_is_its_own():
+def test_rejections_are_reported_with_an_error_each():
     heard = []
 
     class Listens(ControlListener):
@@ -739,7 +737,7 @@ def test_a_slot_that_waits_is_not_entered_again_and_nothing_is_lost(loop):
             await loop.checkpoint()
         with pytest.raises(MisuseError, match="is in use"):
             await slot.__aenter__()
-        seen.append("refused")
+        seen.append("rejected")
         await held.__aexit__(None, None, None)
 
     async def main():
@@ -747,10 +745,10 @@ def test_a_slot_that_waits_is_not_entered_again_and_nothing_is_lost(loop):
         await loop.together(waits, enters_again)
 
     loop.run(main)
-    assert (seen, taken(bulkhead)) == (["refused", "in"], (0, 0, 0))
+    assert (seen, taken(bulkhead)) == (["rejected", "in"], (0, 0, 0))
 
 
-def test_a_slot_that_was_refused_can_be_entered_later():
+def test_rejected_slot_can_be_entered_later():
     bulkhead = Bulkhead("llm", limit=1, queue=0)
     slot = bulkhead.slot()
     with bulkhead.slot(), pytest.raises(BulkheadFullError), slot:
@@ -859,7 +857,7 @@ class PrioritySemaphores(RuleBasedStateMachine):
         assert (semaphore.in_use, semaphore.waiting) == (len(self.inside), len(self.waiting))
         assert semaphore.limit == self.limit
         assert set(semaphore.queued()) == set(self.waiting)
-        if len(self.inside) < self.limit:  # whoever waits, waits for a place of his key
+        if len(self.inside) < self.limit:  # a waiting call waits for a slot of its key
             assert not [each for each in self.waiting if self.allows(each, self.inside)]
         used = {each.key for each in self.inside + self.waiting if each.key is not None}
         assert set(semaphore.keys) == (used if self.per_key else set())
@@ -890,7 +888,7 @@ TestPrioritySemaphores.settings = settings(max_examples=200, stateful_step_count
         ({"clock": 17}, "clock must be"),
     ],
 )
-def test_a_bulkhead_that_makes_no_sense_is_refused(given, problem):
+def test_bulkhead_with_wrong_settings_is_rejected(given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Bulkhead(**{"name": "llm", **given})
 
@@ -904,7 +902,7 @@ def test_a_bulkhead_that_makes_no_sense_is_refused(given, problem):
         (60, {"over": "30"}, "over must be"),
     ],
 )
-def test_another_number_that_makes_no_sense_is_refused(limit, given, problem):
+def test_resize_to_a_wrong_number_is_rejected(limit, given, problem):
     bulkhead = Bulkhead("llm")
     with pytest.raises((TypeError, ValueError), match=problem):
         bulkhead.resize(limit, **given)

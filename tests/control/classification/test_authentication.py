@@ -1,4 +1,4 @@
-"""Access that is refused: one attempt, one message, and nothing that the messenger can break."""
+"""Denied access: one attempt, one message, and nothing that the messenger can break."""
 
 import asyncio
 import pickle
@@ -90,7 +90,7 @@ def test_so_it_is_where_psycopg_has_only_the_words_of_the_server(template, told,
 
 
 @pytest.mark.statement("S4-76")
-def test_it_is_told_before_the_call_has_ended(told):
+def test_alert_is_sent_before_the_call_has_ended(told):
     def recovery(context):
         return len(told)
 
@@ -100,7 +100,7 @@ def test_it_is_told_before_the_call_has_ended(told):
 
 
 @pytest.mark.parametrize("failure", [refused(403), refused(500), ValueError(), TimeoutError()])
-def test_of_other_failures_nobody_is_told_and_they_are_retried_as_ever(template, told, failure):
+def test_other_failures_are_retried_without_an_alert(template, told, failure):
     assert template.outcome(raising, failure).attempts == 3
     assert told == []
 
@@ -113,7 +113,7 @@ def test_credentials_that_expire_between_two_attempts_end_them(template, told):
 
 
 @pytest.mark.statement("S4-76")
-def test_templates_around_each_other_tell_of_one_failure_once(template, told):
+def test_nested_templates_report_one_failure_once(template, told):
     outcome = template.outcome(template.call, raising, refused())
     assert (outcome.attempts, len(told)) == (1, 1)
 
@@ -131,7 +131,7 @@ def test_so_do_errors_that_were_raised_from_one_another(template, told):
     assert (outcome.attempts, len(told)) == (1, 1)
 
 
-def test_of_a_chain_the_outermost_is_what_they_are_told_of(template, told):
+def test_alert_of_a_chain_has_the_outermost_failure(template, told):
     outer = refused()
     outer.__cause__ = refused()
     template.outcome(raising, outer)
@@ -145,13 +145,13 @@ def test_the_next_failure_is_another_one(template, told):
     assert len(told) == 2
 
 
-def test_each_alert_is_told(told):
+def test_each_alert_is_notified(told):
     listeners = [AuthenticationAlert(told.append), AuthenticationAlert(told.append)]
     RetryTemplate(listeners=listeners).outcome(raising, refused())
     assert len(told) == 2
 
 
-def test_of_a_group_each_member_that_was_refused(template, told):
+def test_each_denied_member_of_a_group_is_reported(template, told):
     members = [refused(), TimeoutError(), refused()]
     nested = ExceptionGroup("all", [members[0], ExceptionGroup("some", members[1:])])
     assert template.outcome(raising, nested).attempts == 1
@@ -173,7 +173,7 @@ def test_a_cycle_of_causes_ends(template, told):
     assert [each.error for each in told] == [error]
 
 
-def test_a_failure_that_was_told_of_can_go_to_another_process():
+def test_reported_failure_can_be_sent_to_another_process():
     failure = ConnectionError("expired")
     failure.status = 401
     alert = AuthenticationAlert(lambda event: None)
@@ -181,7 +181,7 @@ def test_a_failure_that_was_told_of_can_go_to_another_process():
     assert pickle.dumps(failure)
 
 
-def test_an_exception_that_takes_no_mark_is_told_of_all_the_same(template, told):
+def test_exception_without_attributes_is_reported(template, told):
     class Frozen(Exception):
         status = 401
 
@@ -225,7 +225,7 @@ def test_what_would_have_to_be_awaited_is_logged(caplog):
 
 
 @pytest.mark.statement("S4-76")
-def test_it_may_call_whatever_is_around_the_call(told):
+def test_alert_may_call_the_enclosing_strategies(told):
     """No lock is held meanwhile: another thread goes through the same things."""
     budget, breaker = RetryBudget(), CircuitBreaker("billing")
     template = None
@@ -265,8 +265,8 @@ def test_a_failure_of_your_own_may_be_one(told):
     assert len(told) == 1
 
 
-def test_a_message_that_comes_again_is_tried_again(template, told):
-    """Somebody may have renewed the credentials meanwhile."""
+def test_redelivered_message_is_tried_again(template, told):
+    """The credentials may have been renewed meanwhile."""
 
     def work(context):
         raise refused()
@@ -298,6 +298,6 @@ def test_with_a_preset_it_is_a_listener_like_any(told):
         ([print], {"failures": OSError}, "failures must be an ExceptionClassifier"),
     ],
 )
-def test_wrong_settings_are_refused(arguments, keywords, message):
+def test_wrong_settings_are_rejected(arguments, keywords, message):
     with pytest.raises(TypeError, match=message):
         AuthenticationAlert(*arguments, **keywords)

@@ -88,8 +88,8 @@ CODES = CodeClassifier(
         pytest.param(DatabaseError(1064, "syntax"), "a database", id="a number without a rule"),
         pytest.param(reset(), "reset", id="errno"),
         pytest.param(FileNotFoundError(errno.ENOENT, "no"), "nothing", id="errno without a rule"),
-        pytest.param(ValueError(1213), "a value", id="a number that is no code"),
-        pytest.param(KeyError("40001"), "nothing", id="a text that is no code"),
+        pytest.param(ValueError(1213), "a value", id="a number without a code"),
+        pytest.param(KeyError("40001"), "nothing", id="a text without a code"),
     ],
 )
 @pytest.mark.statement("S0-36")
@@ -346,7 +346,7 @@ def test_one_alone_is_a_list_of_one(retryable, never):
 
 
 @pytest.mark.parametrize("name", ["retryable", "never"])
-def test_what_is_no_list_is_refused(name):
+def test_wrong_type_of_list_is_rejected(name):
     with pytest.raises(
         TypeError, match=f"{name} must list exception classes or their names, got 5"
     ):
@@ -372,7 +372,7 @@ def test_values_become_others():
     assert calls_of(SimpleRetryPolicy(2, classifier=through), CircuitOpenError()) == 2
 
 
-def test_a_value_that_becomes_nothing_is_refused():
+def test_value_without_a_mapping_is_rejected():
     with pytest.raises(ValueError, match="to must say what becomes of 'nothing', got "):
         mapped(CODES, {"reset": 1} | dict.fromkeys(set(CODES.values()) - {"nothing"}))
 
@@ -397,7 +397,7 @@ def test_a_value_that_becomes_nothing_is_refused():
         ({"overrides": {"Busy": True}}, "must name exception classes with their module"),
     ],
 )
-def test_a_key_that_is_no_code_is_refused(settings, message):
+def test_key_that_is_not_a_code_is_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         CodeClassifier(**settings)
 
@@ -407,7 +407,7 @@ def test_a_key_that_is_no_code_is_refused(settings, message):
     [{"rules": {"OSError": 1}}, {"overrides": {3: 1}}, {"status": 429}, {"errno": ["EIO"]}],
     ids=["a name among classes", "no class", "no table", "a list"],
 )
-def test_what_is_no_table_is_refused(settings):
+def test_wrong_type_of_table_is_rejected(settings):
     with pytest.raises(TypeError, match=r"must (map|be)"):
         CodeClassifier(**settings)
 

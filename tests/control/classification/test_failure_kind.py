@@ -272,7 +272,7 @@ def test_a_cause_says_what_the_failure_does_not():
     assert KINDS.classify(failure) is TRANSIENT
 
 
-def test_what_is_no_kind_is_refused():
+def test_wrong_kind_is_rejected():
     with pytest.raises(TypeError, match="the kind of a failure must be a FailureKind, got True"):
         FailureKinds({LedgerCorrupted: True})
     with pytest.raises(TypeError, match="the kind of a failure must be a FailureKind, got None"):
@@ -311,11 +311,11 @@ def name_of(code):
     return code.__name__ if isinstance(code, type) else str(code)
 
 
-# One call's own budget: so many attempts, and so long in all.
+# One call's own budget: of attempts, and of time.
 
 
 class Broken(VirtualClock):
-    """A calendar that somebody turns back; the time that is measured by goes on."""
+    """A calendar that is set back; the monotonic time continues."""
 
     def time(self):
         return 1e9 - super().time()

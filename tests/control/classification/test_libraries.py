@@ -116,7 +116,7 @@ def test_a_post_comes_twice_only_with_a_key(asked, client, method, headers, atte
 
 @every_client
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_where_nobody_listens_any_call_is_made_again(asked, client, method):
+def test_call_to_a_closed_port_is_retried(asked, client, method):
     nobody = f"http://127.0.0.1:{free_port()}/"
     outcome = client.outcome(asked, method, url=nobody)
     assert (outcome.attempts, len(asked.clock.sleeps)) == (4, 3)

@@ -84,7 +84,7 @@ def test_a_lock_that_is_not_granted_in_time_is_waited_for_again(postgresql):
         assert "lock timeout" in failed_with(mended.outcome(work))
 
 
-def test_a_connection_that_is_cut_is_made_anew(postgresql):
+def test_lost_connection_is_opened_again(postgresql):
     outcome = template(POSTGRESQL).outcome(postgresql.cut_off)
     assert "terminating connection" in failed_with(outcome)
 
@@ -135,7 +135,7 @@ def test_a_server_that_knows_neither_the_user_nor_the_database_is_asked_once(
 
 @pytest.mark.parametrize("by_sqlalchemy", [True, False], ids=["SQLAlchemy", "psycopg"])
 @pytest.mark.parametrize("change, alerts", [({"username": "nobody"}, 1), ({"database": "no"}, 0)])
-def test_of_a_user_whom_a_server_does_not_know_somebody_is_told(url, change, alerts, by_sqlalchemy):
+def test_unknown_user_of_a_server_sends_an_alert(url, change, alerts, by_sqlalchemy):
     told = []
     asking = template(POSTGRESQL, listeners=[AuthenticationAlert(told.append)])
     asking.outcome(connect, url.set(**change), by_sqlalchemy)
@@ -215,7 +215,7 @@ def test_commands_to_a_server_that_is_away_are_made_again():
     assert (outcome.attempts, type(outcome.exception)) == (4, redis.ConnectionError)
 
 
-def test_a_connection_of_a_client_that_is_cut_is_made_anew(client, valkey_url):
+def test_lost_connection_of_a_client_is_opened_again(client, valkey_url):
     with client_of(valkey_url, single_connection_client=True) as other:
         number = other.client_id()
 
@@ -293,7 +293,7 @@ def is_busy(client):
     return False
 
 
-def test_a_transaction_that_somebody_else_came_before_is_made_again(client):
+def test_transaction_after_a_conflict_is_repeated(client):
     def work():
         with client.pipeline() as pipeline:
             pipeline.watch("presets")
@@ -340,7 +340,7 @@ def test_what_the_command_is_to_blame_for_is_asked_once(client, command):
 
 
 @pytest.mark.statement("S4-76")
-def test_a_wrong_password_is_tried_once_and_told_of(valkey_url):
+def test_wrong_password_is_tried_once_and_reported(valkey_url):
     told = []
     wrong = re.sub("//", "//kim:wrong@", valkey_url)
     with client_of(wrong) as client:

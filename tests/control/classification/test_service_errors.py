@@ -98,7 +98,7 @@ def test_a_kind_without_a_rule_has_the_default_or_passes():
         raise other
 
 
-def test_what_is_no_timeout_passes():
+def test_other_exceptions_pass():
     anything = ServiceErrors({}, default=(TooLate, True))
     with pytest.raises(OSError, match="refused"):
         anything.call(raising(OSError("refused")))
@@ -154,7 +154,7 @@ def test_it_goes_around_a_call_like_others():
         ({17: (TooLate, True)}, "must map kinds of limits"),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(rules, problem):
+def test_wrong_rules_are_rejected(rules, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         ServiceErrors(rules)
     default = next(iter(rules.values()))
@@ -164,6 +164,6 @@ def test_rules_that_make_no_sense_are_refused(rules, problem):
 
 
 @pytest.mark.parametrize("rules", [17, "request", [TooLate]])
-def test_what_is_no_mapping_is_refused(rules):
+def test_wrong_type_of_mapping_is_rejected(rules):
     with pytest.raises(TypeError, match="rules must map kinds of limits to rules, got"):
         ServiceErrors(rules)

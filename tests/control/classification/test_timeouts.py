@@ -1,4 +1,4 @@
-"""The timeouts of client libraries: named one by one, and told apart."""
+"""The timeouts of client libraries: named one by one, and distinguished."""
 
 import asyncio
 import sys
@@ -125,7 +125,7 @@ def test_both_names_of_the_timeout_error_are_retried_where_either_is_listed(list
     assert len(calls) == 3
 
 
-def test_a_library_that_is_not_known_is_refused():
+def test_unknown_library_is_rejected():
     with pytest.raises(ValueError, match=r"libraries must be among httpx, .*got curl"):
         timeouts_of("httpx", "curl")
     with pytest.raises(ValueError, match=r"libraries must be among httpx, .*got none"):

@@ -24,7 +24,7 @@ def tokens(clock, capacity=10, cost=5, refund=0, **settings):
 
 
 def calls(runs, clock, call, times, takes=SLOW):
-    """How many requests each of so many calls made; ``call`` makes one of a function of a loop."""
+    """How many requests each of *calls* calls made; ``call`` makes one of a function of a loop."""
     made = []
 
     async def main():
@@ -46,7 +46,7 @@ def test_of_ten_slow_calls_two_are_hedged_at_a_share_of_a_fifth(runs, clock):
 
 
 @loops
-def test_a_hedge_that_is_not_granted_is_not_started_and_the_call_goes_on(runs, clock):
+def test_hedge_that_is_not_granted_is_not_started(runs, clock):
     budget, heard = tokens(clock), Heard()
     made = hedge(clock=clock, budget=budget, listeners=[heard])
     assert calls(runs, clock, made.call_async, 3, [2.0, 60.0]) == [2, 2, 1]
@@ -56,7 +56,7 @@ def test_a_hedge_that_is_not_granted_is_not_started_and_the_call_goes_on(runs, c
 
 
 @loops
-def test_after_a_refusal_no_hedge_is_tried_again_for_this_call(runs, clock):
+def test_no_hedge_is_tried_again_after_a_rejection(runs, clock):
     budget, heard = tokens(clock, refill_per_second=5.0), Heard()
     budget.withdraw()
     budget.withdraw(Down())

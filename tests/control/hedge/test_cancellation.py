@@ -99,7 +99,7 @@ def test_the_answer_waits_until_the_losers_are_closed(runs):
 
 
 @loops
-def test_whoever_is_cancelled_while_the_losers_are_closed_gets_no_answer(runs):
+def test_caller_cancelled_while_losers_are_closed_gets_no_answer(runs):
     clock = VirtualClock()
     backend = Slow(clock, 60.0)
 
@@ -133,7 +133,7 @@ def test_the_answer_of_a_loser_that_would_not_be_cancelled_is_dropped(runs):
 
 
 @loops
-def test_a_failure_while_the_caller_is_cancelled_is_told_of(runs):
+def test_failure_while_the_caller_is_cancelled_is_reported(runs):
     clock, heard = VirtualClock(), Heard()
     backend = Backend(clock, 60.0, 60.0)
 
@@ -153,7 +153,7 @@ def test_a_failure_while_the_caller_is_cancelled_is_told_of(runs):
 
 
 @loops
-def test_of_a_group_that_holds_a_cancellation_only_the_rest_is_told(runs):
+def test_group_with_a_cancellation_is_reported_without_it(runs):
     clock, heard = VirtualClock(), Heard()
     backend = Backend(clock, 60.0, 0.5)
 
@@ -221,7 +221,7 @@ def test_at_whatever_moment_the_caller_is_cancelled_nothing_runs_on(runs, moment
 
 
 def test_in_trio_a_call_that_was_cancelled_before_it_ran_is_not_made():
-    """Which of the two tasks runs first is left to chance."""
+    """Which of the two tasks runs first is random."""
     asked = []
 
     async def ask():
@@ -302,7 +302,7 @@ async def test_in_asyncio_a_cancellation_that_a_call_makes_itself_passes():
     assert asyncio.current_task().cancelling() == 0
 
 
-async def test_in_asyncio_a_call_that_somebody_else_cancels_before_it_runs_is_cancelled():
+async def test_asyncio_call_cancelled_before_it_runs_is_cancelled():
     asked = []
 
     async def ask():

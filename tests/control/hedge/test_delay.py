@@ -81,12 +81,12 @@ def test_threads_that_record_at_once_leave_nothing_behind():
         ({"q": 0.5, "floor": -1}, "floor must be"),
     ],
 )
-def test_a_quantile_that_makes_no_sense_is_refused(given_, problem):
+def test_quantile_with_wrong_settings_is_rejected(given_, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Quantile(**given_)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "0.1", True])
-def test_what_is_no_time_is_not_learned(value):
+def test_wrong_duration_is_not_recorded(value):
     with pytest.raises((TypeError, ValueError), match="seconds must be"):
         Quantile(0.5).record(value)

@@ -1,4 +1,4 @@
-"""A hedge: who is asked when, who answers, and what is raised when nobody does.
+"""A hedge: which calls are made when, which one answers, and the error if none does.
 
 Time is virtual: a call that takes ten seconds takes none.
 """
@@ -99,7 +99,7 @@ def test_a_call_that_fails_is_followed_by_the_next_one_at_once(runs):
 
 
 @loops
-def test_the_delay_runs_anew_after_a_failure(runs):
+def test_delay_restarts_after_a_failure(runs):
     _, backend, _ = asked(runs, (0.25, Down()), 60.0, 0.0, max_hedges=2)
     assert backend.began == [0.0, 0.25, 1.25]
 
@@ -212,14 +212,14 @@ def test_what_ends_the_program_passes_and_closes_what_was_opened(runs, end, take
             await hedge(clock=clock).outcome_async(backend.ask)
         except BaseException as exc:
             seen.append((type(exc), backend.running))
-        # The loop goes on: it was not the loop that was ended.
+        # The loop continues: it was not the loop that was ended.
 
     runs(main, clock)
     assert seen == [(end, 0)]
 
 
 @loops
-def test_a_loser_whose_clean_up_fails_is_told_of(runs):
+def test_loser_with_failed_cleanup_is_reported(runs):
     class Stubborn(Backend):
         async def ask(self):
             try:
@@ -553,7 +553,7 @@ def test_it_is_a_strategy_and_keeps_the_name_of_what_it_wraps():
     assert (wrapped.__name__, asyncio.iscoroutinefunction(wrapped)) == ("ask", True)
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- rejections ------------------------------------------------------------------------------------
 
 
 def test_it_has_to_be_said_that_the_call_may_be_made_more_than_once():
@@ -591,7 +591,7 @@ def test_a_hedge_cannot_be_changed():
         ({"clock": 17}, "clock must"),
     ],
 )
-def test_a_hedge_that_makes_no_sense_is_refused(settings, problem):
+def test_hedge_with_wrong_settings_is_rejected(settings, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Hedge(**{"idempotent": True} | settings)
 
@@ -602,7 +602,7 @@ TAKES = st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=2, max_s
 
 
 def timetable(takes, delay):
-    """When each call begins, who answers, and when all is over: the rules, told once more."""
+    """When each call begins, who answers, and when all is over: the rules, written again."""
     now, begins, ends, failed = 0.0, [0.0], {0: takes[0][0]}, set()
     while True:
         last = len(begins) == len(takes)

@@ -1,4 +1,4 @@
-"""A hedge in threads: those that lost are left behind, and a pool that is full holds nobody up."""
+"""A hedge in threads: those that lost are left behind, and a full pool blocks no call."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ AT_ONCE, NEVER = 0.0, JOIN_TIMEOUT
 
 
 class Hanging:
-    """A call that hangs, the first so many times; afterwards it answers.
+    """A call that hangs a number of times; afterwards it answers.
 
     It hangs until it is let go, at the end of the block around the test at the latest.
     """
@@ -140,7 +140,7 @@ def test_it_wraps_functions(pool):
 # -- those who are left behind ---------------------------------------------------------------------
 
 
-def test_a_function_that_takes_a_stop_flag_learns_that_nobody_waits_any_more(pool):
+def test_stop_flag_is_set_when_no_caller_waits(pool):
     flags, seen = [], threading.Event()
 
     def ask(city, *, stop):
@@ -161,7 +161,7 @@ def test_a_stop_that_the_call_gives_itself_is_left_alone(pool):
     assert hedge(pool).call(partial(lambda *, stop: stop, stop="mine")) == "mine"
 
 
-def test_the_failure_of_a_call_that_was_left_behind_is_told_of_when_it_comes(pool):
+def test_late_failure_of_an_abandoned_call_is_reported(pool):
     told = threading.Event()
 
     class Waits(Heard):
@@ -235,7 +235,7 @@ def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_
     assert (outcome.attempts, outcome.source) == (1, None)
 
 
-def test_what_would_have_to_be_awaited_is_refused(pool):
+def test_awaitable_result_is_rejected(pool):
     async def ask():
         """Not awaited."""
 
@@ -250,7 +250,7 @@ def test_without_a_pool_there_is_nowhere_to_ask_twice():
             use(str.upper)
 
 
-def test_a_pool_of_processes_is_refused():
+def test_process_pool_is_rejected():
     with (
         ProcessPoolExecutor(1) as processes,
         pytest.raises(TypeError, match="executor must run threads"),
@@ -475,7 +475,7 @@ def test_each_call_sees_the_context_of_the_caller_and_writes_to_its_own(pool):
 
     def ask():
         seen.append((user.get(), Deadline.current().remaining()))
-        user.set("somebody else")
+        user.set("another user")
         raise Down
 
     user.set("kim")

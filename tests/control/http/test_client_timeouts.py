@@ -150,13 +150,13 @@ def test_time_that_goes_by_meanwhile_makes_no_limit_of_0_which_means_none(helper
         ({"deadline": 2.0}, "deadline must be a Deadline or None, got 2.0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(helper, own, wrong, problem):
+def test_wrong_arguments_are_rejected(helper, own, wrong, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         helper(**own, **wrong)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "5", math.nan])
-def test_a_limit_of_its_own_that_makes_no_sense_is_refused(seconds):
+def test_wrong_own_limit_is_rejected(seconds):
     for helper, name in (
         *((httpx_timeout, each) for each in ("connect", "read", "write", "pool")),
         *((aiohttp_timeout, each) for each in ("total", "connect", "sock_connect", "sock_read")),
@@ -172,7 +172,7 @@ def test_a_limit_of_its_own_that_makes_no_sense_is_refused(seconds):
 
 @pytest.fixture(scope="module")
 def silent():
-    """Connections are made, by the system; nobody reads what comes."""
+    """Connections are made, by the system; no reader takes the data."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
 

@@ -48,7 +48,7 @@ from tests.support.postgres import free_port
 
 KEY = {"Idempotency-Key": "order-17"}
 NORMAL = FixedBackoff(1000.0)
-"""What nobody should ever wait."""
+"""A wait that must not happen."""
 
 
 class Asked(Page):
@@ -99,7 +99,7 @@ def test_a_retry_comes_at_the_date_that_the_server_named(asked, client):
 
 @every_client
 @pytest.mark.statement("S3-09")
-def test_those_who_were_told_the_same_come_back_apart_and_never_early(server, client):
+def test_callers_with_the_same_retry_after_return_apart_and_never_early(server, client):
     came = []
     for seed in range(8):
         asked = Asked(server)
@@ -112,7 +112,7 @@ def test_those_who_were_told_the_same_come_back_apart_and_never_early(server, cl
 
 
 @every_client
-def test_above_the_ceiling_it_is_refused_at_once_with_the_hint(asked, client):
+def test_wait_above_the_limit_is_rejected_with_retry_after(asked, client):
     asked.answers(told(429, 86_400))
     outcome = asked.by(client, give_up_above=120.0)
     assert (outcome.attempts, asked.clock.sleeps) == (1, [])
@@ -121,7 +121,7 @@ def test_above_the_ceiling_it_is_refused_at_once_with_the_hint(asked, client):
 
 
 @every_client
-def test_beyond_the_deadline_it_is_refused_at_once_with_the_hint(asked, client):
+def test_wait_beyond_the_deadline_is_rejected_with_retry_after(asked, client):
     asked.answers(told(503, 40))
     with Deadline(30.0, clock=asked.clock):
         outcome = asked.by(client)
@@ -430,7 +430,7 @@ def test_the_request_may_be_that_of_a_cause():
 
 
 @pytest.mark.parametrize("history", [None, {"first": 1}, {1}, 7, ()], ids=str)
-def test_a_history_of_something_else_is_none_of_redirects(history):
+def test_history_of_another_type_has_no_redirects(history):
     failure = failed("GET")
     failure.history = history
     assert attempts_at(failure) == 2
@@ -487,7 +487,7 @@ def test_the_template_takes_the_settings_of_one():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings, error, message):
+def test_wrong_arguments_are_rejected(settings, error, message):
     with pytest.raises(error, match=message):
         http_retry(**settings)
 

@@ -97,7 +97,7 @@ def test_the_header_is_that_of_the_standard_and_the_same_on_every_attempt():
     assert source() == "k-2"
 
 
-def test_a_key_is_a_random_uuid_where_nobody_says_otherwise(asking):
+def test_key_is_a_random_uuid_by_default(asking):
     RetryTemplate(SimpleRetryPolicy(1)).outcome(asking)
     assert UUID(asking.keys[0]).version == 4
 
@@ -135,7 +135,7 @@ def by_wrapped_generator(template, asking):
     [{}, {"backoff": FixedBackoff(1.0)}, {"listeners": [RetryListener()], "attempt_timeout": 60}],
     ids=["inline", "waiting", "by the engine"],
 )
-def test_it_is_one_key_whichever_way_in(way, settings, asking):
+def test_key_is_the_same_for_each_entry_point(way, settings, asking):
     template = RetryTemplate(**{"backoff": NoBackoff(), "clock": VirtualClock()} | settings)
     with pytest.raises(Down):
         way(template, asking)
@@ -255,7 +255,7 @@ def test_a_redelivery_has_the_same_key(asking):
 
 
 def test_another_process_has_the_same_key_although_nothing_was_written_down():
-    """As after the death of the one that had the key first."""
+    """As after a crash of the first holder of the key."""
     keys = []
     for cache in (MemoryRetryContextCache(), MemoryRetryContextCache()):
         template = RetryTemplate(cache=cache, name="charge")
@@ -321,7 +321,7 @@ def test_a_named_template_inside_has_a_key_of_its_own_which_stays_the_same():
     assert set(charging.keys) != set(mailing.keys)
 
 
-def test_labels_tell_several_effects_of_one_operation_apart():
+def test_labels_distinguish_effects_of_one_operation():
     seen = []
 
     def work():
@@ -575,7 +575,7 @@ def test_a_key_that_an_inner_template_asks_for_lets_the_outer_one_retry_too(aski
     assert guarded().outcome(lambda: inner.call(asking)).attempts == 3
 
 
-def test_whoever_asks_may_be_inside_of_the_guarded_call_and_the_operation_outside(asking):
+def test_key_may_be_asked_inside_the_guarded_call_of_an_outer_operation(asking):
     once = RetryTemplate(SimpleRetryPolicy(1))
     outcomes = []
 
@@ -609,7 +609,7 @@ def test_a_redelivery_whose_operation_has_a_key_is_retried_before_it_asks_again(
     assert calls == [2, 3, 4]
 
 
-def test_each_refusal_is_told():
+def test_each_rejection_is_reported():
     heard = []
 
     class Listener(ControlListener):
@@ -630,7 +630,7 @@ def test_each_refusal_is_told():
         ({"listeners": [17]}, "listeners: each must be an object with the methods on_event"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, message):
+def test_settings_out_of_range_are_rejected(settings, message):
     with pytest.raises(TypeError, match=message):
         RequireIdempotency(**settings)
 
@@ -644,7 +644,7 @@ def test_asking_leaves_no_cycle():
     assert left_by(asks) == 0
 
 
-def test_a_refused_retry_leaves_no_cycle():
+def test_rejected_retry_leaves_no_cycle():
     template = RetryTemplate(guards=[RequireIdempotency()])
     assert type(template.outcome(int, "x").exception) is IdempotencyRequiredError
     assert left_by(lambda: template.outcome(int, "x")) == 0

@@ -51,7 +51,7 @@ KEY = "order-17/charge"
 
 
 class Lost(Exception):
-    """The connection broke, and nobody knows what came of the request."""
+    """The connection broke, and the result of the request is unknown."""
 
 
 class Declined(Exception):
@@ -135,7 +135,7 @@ def test_when_its_time_is_over_a_key_is_a_new_operation(operations, charge, cloc
 
 
 @pytest.mark.statement("S1-80")
-def test_whoever_comes_second_gets_the_result_or_hears_that_it_is_in_progress(operations):
+def test_second_caller_gets_the_result_or_an_in_progress_error(operations):
     with operations.start_once(KEY) as operation:
         assert operation.result is None
         with pytest.raises(AttemptInProgressError, match=r"'operations/operation/s:order-17/cha"):
@@ -238,7 +238,7 @@ def test_a_result_that_its_caller_changes_is_given_again_as_it_was(operations):
         receipt["lines"].append(2)
 
 
-def test_a_replay_is_told(operations, charge, heard):
+def test_replay_is_reported(operations, charge, heard):
     operations.call(KEY, charge)
     assert heard.events == []
     operations.call(KEY, charge)
@@ -351,7 +351,7 @@ def test_an_operation_by_hand_says_itself_whether_its_outcome_is_known(operation
         operations.cache.forget(operations.scoped_key(KEY))
 
 
-def test_an_operation_that_nobody_ends_is_a_fault_of_the_program(operations):
+def test_operation_without_an_end_is_a_misuse(operations):
     with (
         pytest.raises(MisuseError, match=r"'order-17/charge' was neither completed nor failed"),
         operations.start_once(KEY),
@@ -360,7 +360,7 @@ def test_an_operation_that_nobody_ends_is_a_fault_of_the_program(operations):
     assert operations.start_once(KEY).outcome_unknown
 
 
-def test_what_was_given_back_cannot_be_ended_again(operations):
+def test_released_operation_cannot_be_ended_again(operations):
     with operations.start_once(KEY) as operation:
         operation.fail()
         for end in (operation.complete, operation.fail):
@@ -368,7 +368,7 @@ def test_what_was_given_back_cannot_be_ended_again(operations):
                 end()
 
 
-def test_an_exception_out_of_the_block_ends_the_operation_and_goes_on(operations):
+def test_exception_of_the_block_ends_the_operation_and_is_raised(operations):
     with pytest.raises(Lost), operations.start_once(KEY):
         raise Lost
     assert operations.start_once(KEY).attempt == 2
@@ -458,7 +458,7 @@ def test_what_was_found_and_cannot_be_kept_leaves_the_operation_as_it_was(cache,
 # -- fingerprints ----------------------------------------------------------------------------------
 
 
-def test_another_request_under_the_same_key_is_refused(operations):
+def test_another_request_under_the_same_key_is_rejected(operations):
     with operations.start_once(KEY, fingerprint={"amount": 30, "to": "kim"}) as operation:
         operation.complete("done")
     same = operations.start_once(KEY, fingerprint={"to": "kim", "amount": 30})
@@ -468,7 +468,7 @@ def test_another_request_under_the_same_key_is_refused(operations):
     assert operations.start_once(KEY).result.value == "done"
 
 
-def test_another_request_is_refused_after_a_failure_too_and_the_key_stays_free(operations):
+def test_another_request_after_a_failure_is_rejected_and_the_key_is_free(operations):
     operations.start_once(KEY, fingerprint=[1]).fail()
     with pytest.raises(IdempotencyKeyReusedError):
         operations.start_once(KEY, fingerprint=[2])
@@ -494,7 +494,7 @@ def test_a_fingerprint_is_written_down_before_the_effect_as_a_hash(operations, c
     operation.complete()
 
 
-def test_a_fingerprint_that_is_no_json_value_is_refused_before_anything_is_reserved(operations):
+def test_fingerprint_that_is_not_json_is_rejected_before_the_reservation(operations):
     with pytest.raises(TypeError, match="fingerprint must be a JSON value"):
         operations.start_once(KEY, fingerprint={1, 2})
     operations.start_once(KEY).complete()
@@ -506,7 +506,7 @@ def test_a_fingerprint_that_is_no_json_value_is_refused_before_anything_is_reser
 @pytest.mark.parametrize(
     "value", [object(), {1: 2}, math.nan, {1, 2}, b"x"], ids=lambda v: type(v).__name__
 )
-def test_a_result_that_is_no_json_value_is_refused_and_the_operation_named(operations, value):
+def test_result_that_is_not_json_is_rejected_with_the_operation(operations, value):
     with pytest.raises(
         TypeError, match=r"the result of the operation 'operations/.*' must be a JSON value"
     ):
@@ -562,7 +562,7 @@ def test_where_the_store_goes_away_meanwhile_the_caller_gets_the_result(charge, 
         operations.call(KEY, charge)
 
 
-def test_a_result_that_the_store_was_not_told_is_as_json_has_it_too():
+def test_unrecorded_result_is_returned_as_json_has_it():
     operations = Operations(Down(lambda step, record: step == "succeed"))
     assert operations.call(KEY, lambda: (1, (2, 3))) == [1, [2, 3]]
 
@@ -590,17 +590,17 @@ def test_a_lost_attempt_that_cannot_be_written_down_begins_nothing(charge):
     down = [True]
     cache = Down(lambda step, record: step == "fail" and down[0])
     operations = Operations(cache)
-    cache.lost = "one that died"
+    cache.lost = "a crashed one"
     with pytest.raises(CacheUnavailableError):
         operations.call(KEY, charge)
     down[0] = False
-    cache.lost = "one that died"
+    cache.lost = "a crashed one"
     assert operations.start_once(KEY).attempt == 2
     assert charge.made == 0
 
 
 @pytest.mark.statement("S1-81")
-def test_a_late_completion_is_refused_whatever_it_came_to(operations, cache):
+def test_late_completion_is_rejected(operations, cache):
     def taken_over():
         cache.forget(operations.scoped_key(KEY))
         operations.call(KEY, lambda: "the other's")
@@ -628,7 +628,7 @@ def test_a_late_failure_changes_nothing(operations, cache):
 
 
 def test_a_mark_without_a_result_is_no_result(operations, cache):
-    claim = cache.begin(operations.scoped_key(KEY), worker="somebody else")
+    claim = cache.begin(operations.scoped_key(KEY), worker="another")
     cache.succeed(claim, remember=60)
     with pytest.raises(AlreadyCompletedError):
         operations.call(KEY, int)
@@ -649,7 +649,7 @@ KNOWN = {"outcome_unknown": False}
 )
 def test_what_is_not_the_result_of_an_operation_cannot_be_read(clock, attributes, problem):
     operations = Operations(MemoryRetryContextCache(clock=clock))
-    claim = operations.cache.begin(operations.scoped_key(KEY), worker="somebody else")
+    claim = operations.cache.begin(operations.scoped_key(KEY), worker="another")
     record = Record(phase="done", attributes=attributes)
     operations.cache.succeed(claim, remember=60, record=record)
     with pytest.raises(CacheUnavailableError, match=f"under 'operations/.*'.* {problem}"):
@@ -674,7 +674,7 @@ def test_where_it_cannot_be_read_what_is_known_nothing_is_called(
     assert operations.call(KEY, charge) == {"receipt": 1}
 
 
-def test_a_result_that_is_over_in_the_moment_it_is_asked_for_is_none(clock):
+def test_result_that_expires_during_the_read_is_missing(clock):
     class Late(MemoryRetryContextCache):
         def peek(self, key):
             clock.advance(86_400)
@@ -743,7 +743,7 @@ def test_a_signal_while_a_failure_is_written_down_leaves_it_written_down(made):
         assert operations.start_once(KEY).attempt == 2
 
 
-def test_a_signal_while_the_key_is_given_back_is_not_swallowed(operations, cache, monkeypatch):
+def test_signal_during_the_release_of_the_key_is_not_swallowed(operations, cache, monkeypatch):
     operations.start_once(KEY, fingerprint=1).fail()
 
     def interrupted(claim):
@@ -754,7 +754,7 @@ def test_a_signal_while_the_key_is_given_back_is_not_swallowed(operations, cache
         operations.start_once(KEY, fingerprint=2)
 
 
-def test_a_signal_while_the_key_is_given_back_after_a_lookup_is_not_swallowed(cache, monkeypatch):
+def test_signal_during_the_release_after_a_lookup_is_not_swallowed(cache, monkeypatch):
     operations = looking(cache, lambda key: "no result")
 
     def interrupted(claim):
@@ -981,7 +981,7 @@ def test_a_coroutine_function_in_synchronous_use_is_an_error(operations, charge)
     assert charge.made == 0
 
 
-def test_a_store_that_blocks_is_refused_in_asynchronous_use(charge):
+def test_blocking_store_is_rejected_in_asynchronous_use(charge):
     operations = Operations(Blocking())
 
     async def main():
@@ -1034,7 +1034,7 @@ def test_the_fingerprint_is_made_of_the_arguments_too(operations, charge):
         once.call(lambda order, amount: charge(amount), "a", 31)
 
 
-def test_under_a_breaker_in_it_a_refusal_is_no_attempt(operations, charge):
+def test_rejection_by_an_inner_breaker_is_not_an_attempt(operations, charge):
     breaker = CircuitBreaker("provider", window=Consecutive(1))
     with pytest.raises(Lost):
         operations.call("another", breaker.call, Charge(Lost()))
@@ -1071,7 +1071,7 @@ class OfOld(MemoryRetryContextCache):
         ({"listeners": [1]}, TypeError, "listeners: each must be an object with the methods"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, error, message):
+def test_settings_out_of_range_are_rejected(settings, error, message):
     with pytest.raises(error, match=message):
         Operations(**settings)
 
@@ -1080,7 +1080,7 @@ def test_settings_that_make_no_sense_are_refused(settings, error, message):
     ("arguments", "message"),
     [(["order"], "key must be callable"), ([str.upper, "x"], "fingerprint must be callable")],
 )
-def test_what_is_no_function_of_the_arguments_is_refused(arguments, message):
+def test_wrong_type_of_function_is_rejected(arguments, message):
     key, *fingerprint = arguments
     with pytest.raises(TypeError, match=message):
         Operations().idempotent(key, **({"fingerprint": fingerprint[0]} if fingerprint else {}))

@@ -102,7 +102,7 @@ EXPECTED = {"city": "Rome", "answer": "31", "path": ["plan", "ask", "not rated",
 
 
 @pytest.mark.statement("S4-92")
-def test_a_graph_of_guarded_nodes_comes_to_its_answer():
+def test_graph_of_guarded_nodes_returns_its_answer():
     assert asyncio.run(agent().ainvoke({"city": "Rome"})) == EXPECTED
 
 
@@ -197,7 +197,7 @@ def test_a_fallback_that_takes_a_state_stands_in_for_a_node_that_takes_more():
 
     @with_breaker(breaker, fallback=not_known)
     async def ask(state: State, config: RunnableConfig, *, runtime: Runtime) -> State:
-        raise AssertionError("nobody asks")
+        raise AssertionError("not called")
 
     given = asyncio.run(graph_of(ask).ainvoke({"city": "Rome"}))
     assert given["answer"] == "nothing is known of Rome"
@@ -332,7 +332,7 @@ def test_a_command_to_the_graph_outside_is_no_failure():
 
 
 @pytest.mark.parametrize("kind", [GraphBubbleUp, GraphInterrupt, ParentCommand])
-def test_who_names_what_steers_a_graph_as_worth_retrying_is_told(kind):
+def test_retrying_a_control_flow_exception_of_a_graph_is_rejected(kind):
     with pytest.raises(ValueError, match=f"got {kind.__name__}, which is never retried"):
         with_retry(retryable=(OSError, kind))
 
@@ -372,7 +372,7 @@ def test_a_limit_around_the_graph_is_inherited_by_its_nodes(asynchronous):
         async with Deadline(60):
             await graph_of(ask).ainvoke({})
 
-    with pytest.raises(DeadlineExceededError):  # no such wait fits, and nobody waits
+    with pytest.raises(DeadlineExceededError):  # no such wait fits
         if asynchronous:
             asyncio.run(main())
         else:

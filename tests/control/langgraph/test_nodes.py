@@ -43,7 +43,7 @@ class Down(Exception):
 
 
 class Script:
-    """What a node comes to, run by run; then it answers."""
+    """The errors of a node, run by run; then it answers."""
 
     def __init__(self, *errors):
         self.errors, self.runs = list(errors), 0
@@ -141,7 +141,7 @@ def test_a_retry_takes_a_template_a_bound_one_or_a_policy():
         assert script.runs == 2
 
 
-def test_settings_wait_longer_each_time_and_by_chance(monkeypatch):
+def test_default_settings_wait_longer_each_time_with_jitter(monkeypatch):
     waits = []
     monkeypatch.setattr("retrytemplate.clock.time.sleep", waits.append)
     node = with_retry(retryable=Down, max_attempts=7)(sync_node_of(Script(*[Down()] * 6)))
@@ -208,7 +208,7 @@ async def asynchronous(state):
         ),
     ],
 )
-def test_what_is_no_setting_is_refused_when_the_node_is_decorated(decorate, message):
+def test_wrong_setting_is_rejected_when_the_node_is_decorated(decorate, message):
     with pytest.raises(TypeError, match=message):
         decorate()
 
@@ -264,7 +264,7 @@ def test_who_answers_in_time_is_not_asked_for_another_answer():
 
 
 @every_node
-def test_an_open_circuit_refuses_the_run_and_the_fallback_gives_the_state(made):
+def test_open_circuit_rejects_the_run_and_the_fallback_returns_the_state(made):
     told = Told()
     breaker = CircuitBreaker("weather", window=Consecutive(2), listeners=[told])
     script = Script(Down(), Down())
@@ -298,7 +298,7 @@ def test_a_fallback_answers_for_every_failure_where_it_is_said(made):
     assert breaker.snapshot().failures == 2
 
 
-def test_a_bulkhead_lets_so_many_runs_go_on():
+def test_bulkhead_limits_concurrent_runs():
     bulkhead = Bulkhead("llm", limit=1, queue=0)
     seen = []
 
@@ -427,7 +427,7 @@ def checked_output(state):
 
 
 class Checked:
-    """The same as a class whose instances stand in the place of the node."""
+    """The same as a class whose instances replace the node."""
 
     def __init__(self, node):
         self.node = node
@@ -514,7 +514,7 @@ class Agent:
     @with_breaker(CircuitBreaker("agent"), fallback=unknown)
     @staticmethod
     def of_nobody(state: dict) -> dict:
-        return {**state, "by": "nobody"}
+        return {**state, "by": "no one"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -530,7 +530,7 @@ def test_methods_are_nodes():
     agent = Agent()
     assert awaited(agent.ask, {}) == {"by": "method"}
     assert awaited(agent.of_class, {}) == {"by": "Agent"}
-    assert awaited(agent.of_nobody, {}) == {"by": "nobody"}
+    assert awaited(agent.of_nobody, {}) == {"by": "no one"}
 
 
 # States and ends.

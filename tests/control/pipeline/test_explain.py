@@ -54,7 +54,7 @@ def cached():
 
 
 def refusal():
-    """Answers where nobody else does."""
+    """Answers if no other function does."""
 
 
 def template(attempts=3, backoff=JITTER, **settings):
@@ -74,7 +74,7 @@ def hedge(delay=0.05, **settings):
 
 
 class Own:
-    """A strategy of somebody's own."""
+    """A user's own strategy."""
 
     def call(self, fn, /, *args, **kwargs):
         return fn(*args, **kwargs)
@@ -102,7 +102,7 @@ def said(*layers, **known):
 # -- in words --------------------------------------------------------------------------------------
 
 
-def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
+def test_good_pipeline_is_explained_in_order_without_warnings():
     pipeline = Pipeline(Timeout(2.0), template(4), breaker(), bulkhead(), name="charge")
     assert pipeline.explain() == (
         "Pipeline 'charge', the outermost first:\n"
@@ -189,7 +189,7 @@ def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
         (Own(), "Own(strategy=1)"),
     ],
 )
-def test_a_layer_is_told_with_its_numbers(layer, words):
+def test_layer_is_described_with_its_numbers(layer, words):
     assert said(Timeout(60.0), layer)[1] == words
 
 
@@ -204,11 +204,11 @@ def test_a_layer_is_told_with_its_numbers(layer, words):
         ),
     ],
 )
-def test_a_policy_is_told_as_it_is_at_the_time(policy, words):
+def test_policy_is_described_with_its_present_numbers(policy, words):
     assert said(Timeout(60.0), RetryTemplate(policy))[1].startswith(words)
 
 
-def test_a_backoff_that_cannot_be_asked_is_told_as_it_is():
+def test_backoff_that_raises_is_described_by_its_repr():
     def by_status(failures, error):
         return error.status
 
@@ -326,7 +326,7 @@ def test_a_hedge_of_retries_is_warned_of_with_what_it_multiplies_to():
     assert "6 calls for one" in reason("hedge-outside-retry", LIMIT, hedge(), template(3))
 
 
-def test_a_timeout_inside_only_is_warned_of_with_what_it_comes_to():
+def test_inner_timeout_only_is_warned_of_with_the_total():
     several = template(3, FixedBackoff(1.5))
     assert "to 2 s, but all of them together may take 9 s" in reason(
         "timeout-inside-only", several, Timeout(2.0)
@@ -342,7 +342,7 @@ def test_what_is_known_of_the_function_is_taken_into_account():
 
 @pytest.mark.statement("S3-21")
 @pytest.mark.parametrize("backoff", [FixedBackoff(1.0), ExponentialBackoff(0.1), NoBackoff()])
-def test_a_retry_whose_waits_have_no_chance_in_them_is_warned_of(backoff):
+def test_retry_without_jitter_is_warned_of(backoff):
     assert "callers that fail together come back together" in reason(
         "no-jitter", LIMIT, template(3, backoff)
     )
@@ -380,7 +380,7 @@ def test_a_breaker_that_everyday_noise_opens_is_too_sensitive(settings, fails):
 
 
 @pytest.mark.statement("S4-94")
-def test_a_retry_of_what_the_breaker_refuses_is_warned_of_unless_it_waits_as_long_as_told():
+def test_retry_of_rejections_is_warned_of_unless_it_waits_for_retry_after():
     blind = RetryTemplate(SimpleRetryPolicy(3, retry_on=(Down, CircuitOpenError)), JITTER)
     patient = blind.with_(backoff=RetryAfterBackoff(JITTER))
     by_predicate = blind.with_(policy=PredicateRetryPolicy(lambda error: True))
@@ -457,7 +457,7 @@ def test_the_worst_case_is_the_sum_of_the_layers(layers, known, seconds):
 
 
 @pytest.mark.parametrize("known", [-1, "2", inf])
-def test_a_duration_that_is_none_is_refused(known):
+def test_wrong_duration_is_rejected(known):
     with pytest.raises((TypeError, ValueError), match="attempt_duration must be"):
         Pipeline(Timeout(2.0)).worst_case(attempt_duration=known)
 
@@ -520,7 +520,7 @@ def test_worst_case_of_synchronous_functions_exceeds_a_limit(layers, known, seco
 
 
 @pytest.mark.parametrize("synchronous", [None, 1, "yes"])
-def test_worst_case_rejects_what_is_no_bool(synchronous):
+def test_worst_case_rejects_a_non_bool(synchronous):
     with pytest.raises(TypeError, match="synchronous must be True or False, got"):
         Pipeline(Timeout(2.0)).worst_case(synchronous=synchronous)
 
@@ -552,7 +552,7 @@ def test_synchronous_call_takes_no_longer_than_its_worst_case(seconds, limit, at
 SWITCH = KillSwitch().guard(segment="billing")
 
 
-def test_a_switch_is_told_of_in_words():
+def test_switch_is_described_in_words():
     explained = Pipeline(Timeout(2.0), SWITCH).explain()
     assert (
         "2. SwitchGuard 'switch': no call, attempt, hedge or other answer while everything or "

@@ -115,7 +115,7 @@ def test_a_stop_that_the_call_gives_itself_is_left_alone(one, way, pool):
 
 
 @every_way
-def test_an_attempt_that_is_left_behind_in_its_thread_is_told_to_stop(way):
+def test_abandoned_attempt_in_a_thread_gets_the_stop_flag(way):
     stopped = threading.Semaphore(0)
 
     def hangs(stop=None):
@@ -167,7 +167,7 @@ places = pytest.mark.parametrize("place", around(VirtualClock(), Told()))
 
 @places
 @every_way
-def test_a_call_that_took_too_long_is_told_of_by_the_name_of_the_function(place, way):
+def test_call_that_took_too_long_is_reported_with_the_function_name(place, way):
     clock, told = VirtualClock(), Told()
     way(around(clock, told)[place])(clock.advance, 2.0)
     assert [event.operation for event in told.events] == [

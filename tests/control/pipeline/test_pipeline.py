@@ -139,7 +139,7 @@ def test_a_timeout_outside_is_for_all_attempts_and_each_one_passes_the_breaker_i
         slow()
 
     outcome = run(pipeline.outcome_async(answers), clock=clock)
-    # Both attempts count for the circuit, which opens; the third is refused, and not tried again.
+    # Both attempts count for the circuit, which opens; the third is rejected, and not tried again.
     assert (slow.calls, outcome.attempts, circuit.state) == (2, 2, "open")
     assert (type(outcome.exception), clock.monotonic()) == (CircuitOpenError, 1.5 + 4 + 1.5 + 4)
 
@@ -267,7 +267,7 @@ def test_an_outcome_holds_nothing_back_that_ends_the_program_or_the_task(end):
         run(pipeline.outcome_async(ends_async), clock=VirtualClock())
 
 
-def test_what_nobody_awaits_is_refused_by_the_name_of_the_function():
+def test_unawaited_result_is_rejected_with_the_function_name():
     async def later():
         """Not awaited."""
 
@@ -313,7 +313,7 @@ def test_it_is_a_strategy_itself_and_says_what_it_is_made_of():
     )
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- rejections ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_it_is_a_strategy_itself_and_says_what_it_is_made_of():
         ((Timeout(1.0), RetryBudget()), r"its place is RetryTemplate\(guards=...\)"),
     ],
 )
-def test_what_is_no_strategy_is_refused(layers, problem):
+def test_wrong_type_of_strategy_is_rejected(layers, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Pipeline(*layers)
 
@@ -347,7 +347,7 @@ def test_what_keeps_a_state_stands_in_a_pipeline_once(layer):
 
 
 @pytest.mark.statement("S3-22")
-def test_a_retry_that_nothing_would_ever_end_is_refused():
+def test_unbounded_retry_is_rejected():
     endless = RetryTemplate(AlwaysRetryPolicy(), FixedBackoff(1.0), name="forever")
     for layers in ((endless,), (breaker(), endless, Timeout(1.0)), (endless.bind(),)):
         with pytest.raises(ValueError, match=r"'forever' never ends, by AlwaysRetryPolicy"):

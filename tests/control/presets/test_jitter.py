@@ -37,7 +37,7 @@ def test_long_waits_still_differ(attempt):
     assert len(set(waits)) == 1000
 
 
-def test_without_chance_of_ones_own_it_is_drawn_from_the_module():
+def test_default_random_source_is_the_module():
     assert 24.0 <= backoff_delay(9, timedelta(seconds=1), timedelta(seconds=30)) <= 30.0
 
 
@@ -58,6 +58,6 @@ def test_it_serves_as_a_backoff():
         ((1, "1"), TypeError, "base must be a number of seconds"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments, error, message):
+def test_wrong_arguments_are_rejected(arguments, error, message):
     with pytest.raises(error, match=message):
         backoff_delay(*arguments)

@@ -133,7 +133,7 @@ def test_late_synchronous_charge_is_made_once(clock):
 # HTTP statuses.
 
 
-# By class nobody asks what a status says of itself; to models 409 is a lock that somebody has.
+# By class the text of a status is not checked; to models 409 is a lock held by another client.
 PASSING = {"fast-io": set(), "slow-io": set(), "openai": {408, 409, 425, 429}}
 
 
@@ -287,7 +287,7 @@ def test_one_class_may_stand_for_a_tuple():
         ({"attempts": 5}, TypeError, "attempts"),
     ],
 )
-def test_what_makes_no_sense_is_refused_when_it_is_made(change, error, message):
+def test_wrong_settings_are_rejected_at_construction(change, error, message):
     with pytest.raises(error, match=message):
         FAST_IO.with_(**change)
 
@@ -359,7 +359,7 @@ def test_a_budget_that_is_empty_allows_no_retry(clock):
 @pytest.mark.parametrize(
     ("idempotent", "attempts"),
     [(None, 3), (True, 3), (False, 1), (lambda context: context.name == "pay", 3)],
-    ids=["nobody asks", "yes", "no", "a function"],
+    ids=["not checked", "yes", "no", "a function"],
 )
 def test_a_call_that_must_not_be_made_twice_is_not(clock, idempotent, attempts):
     template = FAST_IO.with_(idempotent=idempotent).template(name="pay", clock=clock)
@@ -378,7 +378,7 @@ def test_with_a_key_it_may_be(clock):
     assert isinstance(refused, IdempotencyRequiredError)
 
 
-def test_the_waits_never_come_above_the_cap_and_never_lose_their_chance():
+def test_waits_stay_below_the_maximum_and_keep_their_jitter():
     backoff = AddedJitter(ExponentialBackoff(0.2, 2.0, 2.0), 0.1, 2.0)
     state, waits = backoff.start(), []
     random = Random(1)
@@ -396,7 +396,7 @@ def test_a_jitter_that_is_longer_than_the_cap_is_all_of_the_wait():
     assert backoff.next(0.2, OSError(), ScriptedRandom([0.5]))[0] == 1.0
 
 
-def test_a_backoff_of_numbers_that_are_read_later_is_read_anew():
+def test_backoff_with_callable_numbers_is_read_again():
     settings = {"initial": 1.0}
     backoff = AddedJitter(ExponentialBackoff(lambda: settings["initial"]), 0.0, 9.0)
     assert backoff.dynamic
@@ -453,7 +453,7 @@ def test_a_name_is_not_taken_twice_unless_it_is_meant():
 
 
 @pytest.mark.parametrize("replace", ["yes", 1, None])
-def test_a_replace_that_is_no_truth_is_refused(replace):
+def test_replace_that_is_not_a_bool_is_rejected(replace):
     with pytest.raises(TypeError, match=f"replace must be True or False, got {replace!r}"):
         register(SLOW_IO.with_(name="fast-io"), replace=replace)
     assert preset("fast-io") is FAST_IO
@@ -502,7 +502,7 @@ def test_one_without_limits_of_a_stream_goes_around_none():
 
 
 @pytest.mark.parametrize("name", ["streaming", "openai"])
-def test_a_stream_is_begun_anew_until_its_first_item(clock, name):
+def test_stream_is_restarted_until_its_first_item(clock, name):
     begun = []
 
     async def answer():
@@ -531,7 +531,7 @@ def test_a_stream_is_begun_anew_until_its_first_item(clock, name):
     assert len(begun) == 2
 
 
-def test_the_end_of_another_limit_is_no_reason_to_begin_anew(clock):
+def test_another_limit_does_not_restart_the_stream(clock):
     template = preset("streaming").template(clock=clock)
     late = DeadlineExceededError("late", kind="request")
     assert template.outcome(raising, late).attempts == 1

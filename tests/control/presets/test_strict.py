@@ -63,7 +63,7 @@ def in_order(found, *expected):
     assert all(word in told for word, told in zip(expected, found, strict=True))
 
 
-def test_what_has_it_all_is_given_back():
+def test_complete_template_is_returned():
     template = sound()
     assert strict(template) is template
     bound = template.bind(label="night")
@@ -124,12 +124,12 @@ def test_there_is_more_than_one_way_to_have_it(changes):
 
 
 @pytest.mark.statement("S3-01")
-def test_a_backoff_of_which_nothing_can_be_told_is_none_that_grows():
+def test_backoff_that_raises_does_not_count_as_growing():
     odd = FixedBackoff(lambda failures, error: error.seconds)
     in_order(missing(sound(backoff=odd)), GROWTH, JITTER)
 
 
-def test_a_request_that_says_whether_it_may_come_again_is_enough():
+def test_request_that_declares_idempotency_is_enough():
     template = http_retry()
     budget = RetryBudget()
     strict(template.with_(guards=(*template.guards, budget)))

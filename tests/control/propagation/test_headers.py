@@ -50,7 +50,7 @@ def test_a_header_is_found_in_any_case_in_whatever_holds_headers(headers):
 
 
 @pytest.mark.parametrize("headers", [None, {}, (), {"X-Other": "1", 5: "2", "X-Retry-Depth": 7}])
-def test_what_is_no_text_is_not_there(headers):
+def test_header_that_is_not_text_is_ignored(headers):
     found = collect_headers(headers, ["X-Retry-Depth"])["x-retry-depth"]
     assert [read_number(each, 9) for each in found] in ([], [None])
 
@@ -64,7 +64,7 @@ def test_what_is_no_text_is_not_there(headers):
     ],
     ids=ascii,
 )
-def test_a_number_is_read_and_bounded_and_all_else_is_none(text, number):
+def test_number_is_read_and_bounded_and_other_values_are_ignored(text, number):
     assert read_number(text, 16) == number
 
 

@@ -32,7 +32,7 @@ def lines(text):
 
 
 @pytest.mark.parametrize("around", [PROPAGATION.asgi, PROPAGATION.wsgi], ids=["asgi", "wsgi"])
-def test_what_is_no_application_is_refused(around):
+def test_wrong_type_of_application_is_rejected(around):
     with pytest.raises(TypeError, match="app must be callable, got None"):
         around(None)
 
@@ -89,7 +89,7 @@ def test_a_transport_within_the_process_counts_no_layer_twice():
 
 
 @pytest.mark.parametrize("kind", ["lifespan", "websocket"])
-def test_what_is_no_request_has_no_limit(kind):
+def test_scope_that_is_not_a_request_has_no_limit(kind):
     seen = []
 
     async def app(scope, receive, send):

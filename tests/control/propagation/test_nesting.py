@@ -1,4 +1,4 @@
-"""Retry inside retry: who retries, who is told, and how deep it is."""
+"""Retry inside retry: which template retries, the events, and the depth."""
 
 import asyncio
 import threading
@@ -212,7 +212,7 @@ def test_a_template_of_a_single_attempt_is_no_layer(policy):
 
 
 @pytest.mark.parametrize("policy", [TimeoutRetryPolicy(60), SimpleRetryPolicy(lambda: 2)])
-def test_one_whose_limit_nobody_knows_is_a_layer(policy):
+def test_template_with_an_unknown_limit_is_a_layer(policy):
     assert template(policy=policy).call(Nesting.current) == Nesting(1)
 
 
@@ -290,7 +290,7 @@ def test_a_task_that_outlives_the_execution_is_no_longer_inside(begin):
     assert asyncio.run(main()) == 3
 
 
-# -- what a refusal is -----------------------------------------------------------------------------
+# -- rejections ------------------------------------------------------------------------------------
 
 
 def test_the_failure_itself_leaves_and_nothing_is_waited_for_or_announced():
@@ -320,7 +320,7 @@ def test_the_recovery_of_the_inner_one_answers():
     assert len(backend.seen) == 1
 
 
-def test_what_other_guards_granted_is_given_back():
+def test_grants_of_other_guards_are_released():
     budget = RetryBudget.tokens(capacity=10, cost=1, refund=0)
     inner = template(budget, NestedRetries())
     template().call(inner.outcome, Backend())
@@ -362,7 +362,7 @@ def test_each_depth_may_have_its_own_limit():
     assert calls == [2, 8, 32]
 
 
-def test_what_is_one_too_many_is_told():
+def test_excess_retry_is_reported():
     listens = Listens()
     guard = NestedRetries(name="one layer", listeners=[listens])
     template(guard, attempts=2, name="outer").outcome(template(guard, name="inner").wrap(Backend()))
@@ -431,6 +431,6 @@ class TestWithALimit(GuardConformance):
         ({"listeners": [object()]}, "listeners: each must be an object with the methods on_event"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(given, problem):
+def test_wrong_rule_is_rejected(given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         NestedRetries(**given)

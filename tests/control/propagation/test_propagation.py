@@ -68,7 +68,7 @@ def test_where_nothing_is_known_nothing_is_sent():
 
 
 @pytest.mark.statement("S4-103")
-def test_the_attempt_the_depth_and_the_time_left_are_sent_anew_by_each_attempt(clock):
+def test_each_attempt_sends_its_number_depth_and_remaining_time(clock):
     made = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(0.5), clock=clock)
     with Deadline(2.0, clock=clock):
         assert sent(made) == [
@@ -126,7 +126,7 @@ def test_what_is_not_wanted_is_neither_sent_nor_read(clock):
 
 
 @pytest.mark.statement("S4-103")
-def test_what_came_in_is_in_force_and_goes_on(clock):
+def test_incoming_headers_are_in_force_and_passed_on(clock):
     propagation = Propagation(clock=clock)
     headers = {"x-retry-attempt": "2", "x-retry-depth": "1", "x-request-timeout-ms": "2000"}
     with propagation.incoming(headers) as nesting:
@@ -192,7 +192,7 @@ def test_of_a_header_that_comes_twice_the_strictest_value_counts(headers, clock)
         assert Deadline.current().remaining() == 0.3
 
 
-def test_nobody_gets_more_than_the_maximum(clock):
+def test_remaining_time_is_at_most_the_maximum(clock):
     bounded = Propagation(max_depth=4, max_timeout=timedelta(seconds=30), clock=clock)
     huge = "9" * 5000
     headers = {"X-Retry-Depth": huge, "X-Retry-Attempt": huge, "X-Request-Timeout-Ms": huge}
@@ -379,7 +379,7 @@ def test_a_cancellation_passes_and_leaves_nothing_behind():
         ({"clock": object()}, "clock must be an object with the methods"),
     ],
 )
-def test_a_propagation_that_makes_no_sense_is_refused(given, problem):
+def test_propagation_with_wrong_settings_is_rejected(given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Propagation(**given)
 
@@ -420,7 +420,7 @@ def ask(port, path):
 
 
 def calls_of_the_last(services):
-    """The attempts that it was told of, each in a line."""
+    """The reported attempts, each in a line."""
     return ask(services[-1], "/calls")[1].splitlines()
 
 

@@ -52,7 +52,7 @@ def test_a_serialization_failure_is_tried_again(postgresql):
 
 
 @pytest.mark.statement("S0-33")
-def test_a_connection_that_was_dropped_is_made_anew(postgresql):
+def test_dropped_connection_is_opened_again(postgresql):
     outcome = TEMPLATE.outcome(postgresql.cut_off)
     assert (outcome.value, outcome.attempts) == (17, 2)
 
@@ -201,7 +201,7 @@ def test_stateful_retry_waits_before_its_failure_leaves(engine):
     assert clock.sleeps == [5.0]
 
 
-def test_without_a_connection_nothing_is_refused():
+def test_retry_without_a_connection_is_not_rejected():
     assert guarded(lambda: None).outcome(raising).attempts == 3
 
 
@@ -305,7 +305,7 @@ def test_what_does_not_say_it_is_a_misuse(connection):
 @pytest.mark.parametrize(
     "current", [None, "connection", asyncio.sleep], ids=["None", "text", "async"]
 )
-def test_what_gives_no_connection_is_refused(current):
+def test_function_that_returns_no_connection_is_rejected(current):
     with pytest.raises(TypeError, match="current must be"):
         OpenTransaction(current)
 

@@ -147,7 +147,7 @@ def then_held_up(call, seconds):
     return held_up
 
 
-def test_a_statement_that_the_limit_of_an_attempt_refuses_leaves_the_connection_alone(database):
+def test_statement_rejected_by_the_attempt_limit_leaves_the_connection(database):
     engine, _ = database
     template = RetryTemplate(SimpleRetryPolicy(1), attempt_timeout=1.0, clock=VirtualClock())
 
@@ -220,7 +220,7 @@ def test_a_transaction_may_begin_and_end_within_the_block(database):
 
 @pytest.mark.parametrize(("seconds", "given"), [(0.0299, 30), (0.00001, 1), (5, 5000)])
 def test_in_whole_milliseconds_a_limit_is_no_less(seconds, given):
-    assert milliseconds(seconds) == given  # what is cut earlier would be cut by somebody else
+    assert milliseconds(seconds) == given  # an earlier cancellation would be of another limit
 
 
 def test_without_any_limit_nothing_changes(database):
@@ -248,7 +248,7 @@ def test_one_block_at_a_time(database):
         assert works(connection)
 
 
-def test_a_connection_that_was_closed_in_the_block_is_none_of_its_business(database):
+def test_connection_closed_in_the_block_is_not_reset(database):
     engine, _ = database
     with engine.connect() as connection, statement_limit(connection, own=5.0):
         assert works(connection)
@@ -274,7 +274,7 @@ def test_what_fails_where_the_connection_is_gone_fails_with_that(end, database):
 
 
 @pytest.mark.statement("S1-32")
-def test_a_lock_is_waited_for_so_long(postgres):
+def test_lock_is_waited_for_at_most_the_limit(postgres):
     with postgres.begin() as holder, postgres.connect() as waiting:
         holder.execute(text("LOCK TABLE limited"))
         with fails("lock acquire", 0.02), statement_limit(waiting, own=60.0, lock=0.02):
@@ -304,7 +304,7 @@ def test_what_another_one_cancels_is_no_limit_of_ours(postgres):
             asyncio.run(both())
 
 
-def test_a_connection_that_commits_each_statement_is_refused(postgres):
+def test_autocommit_connection_is_rejected(postgres):
     with postgres.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         limit = statement_limit(connection, own=1.0)
         with pytest.raises(MisuseError, match="needs a transaction"), limit:
@@ -334,7 +334,7 @@ def test_a_savepoint_that_is_rolled_back_leaves_no_limit(postgres):
 
 
 @pytest.mark.statement("S1-32")
-def test_a_file_that_another_one_holds_is_waited_for_so_long(sqlite):
+def test_busy_file_is_waited_for_at_most_the_limit(sqlite):
     with sqlite.connect() as waiting, sqlite.connect() as holder:
         holder.exec_driver_sql("BEGIN IMMEDIATE")
         with fails("lock acquire", 0.02), statement_limit(waiting, lock=0.02):
@@ -366,7 +366,7 @@ LONG = text(str(ENDLESS).replace("FROM n)", "FROM n LIMIT 100000)"))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, GeneratorExit, ZeroDivisionError])
-def test_whoever_gets_the_connection_from_the_pool_after_an_interrupt_has_no_limit(end, pooled):
+def test_pooled_connection_after_an_interrupt_has_no_limit(end, pooled):
     with pooled.connect() as connection, pytest.raises(end):
         before = settings(connection)
         with statement_limit(connection, own=0.001, lock=0.001):
@@ -480,7 +480,7 @@ def test_a_blocking_connection_is_not_awaited(sqlite):
 # -- wrong use -------------------------------------------------------------------------------------
 
 
-def test_another_database_is_refused_by_name(sqlite, monkeypatch):
+def test_unsupported_database_is_rejected_by_name(sqlite, monkeypatch):
     with sqlite.connect() as connection:
         monkeypatch.setattr(connection.dialect, "name", "oracle")
         with pytest.raises(NotImplementedError, match="knows postgresql and sqlite, not oracle"):
@@ -496,12 +496,12 @@ def test_another_database_is_refused_by_name(sqlite, monkeypatch):
         ({"deadline": 5.0}, "deadline must be"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(sqlite, given, problem):
+def test_wrong_limits_are_rejected(sqlite, given, problem):
     with sqlite.connect() as connection, pytest.raises((TypeError, ValueError), match=problem):
         statement_limit(connection, **given)
 
 
-def test_what_is_no_connection_of_sqlalchemy_is_refused(sqlite):
+def test_wrong_type_of_connection_is_rejected(sqlite):
     for other in (sqlite, 17, sqlite3.connect(":memory:")):
         with pytest.raises(TypeError, match="a Connection or an AsyncConnection"):
             statement_limit(other)

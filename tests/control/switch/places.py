@@ -31,7 +31,7 @@ class MemoryPlace:
         return self.store
 
     def age(self, seconds):
-        """Let so many seconds pass."""
+        """Let *seconds* pass."""
         self.clock.advance(seconds)
 
     def clear(self):
@@ -43,7 +43,7 @@ class MemoryPlace:
 
 
 class _Shared:
-    """A place that several stores may share, as of so many processes."""
+    """A place that several stores may share, as of several processes."""
 
     def __init__(self, url):
         self.url = url
@@ -89,7 +89,7 @@ class SQLPlace(_Shared):
         self.sql("DELETE FROM {0}_switch")
 
     def refuse(self):
-        """Let the records be refused."""
+        """Let the records be rejected."""
         self.sql("DROP TABLE {0}_switch_audit")
 
     def versions(self):

@@ -34,7 +34,7 @@ def test_of_many_keys_a_share_is_in(places, share):
 
 
 @pytest.mark.statement("S4-69")
-def test_whoever_is_back_stays_back_at_each_step():
+def test_resumed_key_stays_resumed_at_each_step():
     switch, keys = KillSwitch(), range(2000)
     switch.stop(segment="billing", reason="charged twice, incident 9", by="kim", permanent=True)
     switch.resume(segment="billing", canary=SHARES, by="lee", justification="found and mended")

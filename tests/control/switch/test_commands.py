@@ -1,4 +1,4 @@
-"""What operators say to a kill switch, and what it refuses."""
+"""The commands of a kill switch, and its rejections."""
 
 from datetime import timedelta
 
@@ -69,7 +69,7 @@ def test_everything_is_asked_for_first_then_segment_feature_and_experiment(switc
     assert switch.check(**NAMES)
 
 
-def test_other_names_go_on(switch):
+def test_other_names_still_run(switch):
     stopped(switch, segment="billing")
     assert switch.check(segment="search", feature="billing")
 
@@ -84,7 +84,7 @@ def test_a_decision_is_a_truth_and_a_pair(switch):
 
 @pytest.mark.parametrize("name", [17, "", " billing", "billing ", ["billing"], b"billing"])
 @pytest.mark.parametrize("kind", ["segment", "feature", "experiment"])
-def test_what_is_no_name_is_refused_everywhere(switch, kind, name):
+def test_wrong_name_is_rejected_everywhere(switch, kind, name):
     for ask in (switch.check, switch.guard, lambda **scope: stopped(switch, **scope)):
         with pytest.raises(TypeError, match=f"{kind} must be a name"):
             ask(**{kind: name})
@@ -95,23 +95,23 @@ NO_KEY = "^the key of a check must be a str, int, bytes, or a tuple of those, go
 
 
 @pytest.mark.parametrize("key", [1.5, ["user"], ("user", 1.5)], ids=["float", "list", "in a tuple"])
-def test_what_is_no_key_is_refused_though_nothing_is_stopped(switch, key):
+def test_wrong_key_is_rejected_although_nothing_is_stopped(switch, key):
     for ask in switch.check, switch.guard:
         with pytest.raises(InconsistentKeyError, match=NO_KEY):
             ask(key=key)
 
 
-def test_a_key_that_is_too_large_to_be_written_is_refused(switch):
+def test_key_that_is_too_large_is_rejected(switch):
     with pytest.raises(InconsistentKeyError, match="the key of a check is too large an int"):
         switch.check(key=10**5000)
 
 
-def test_what_a_function_gives_that_is_no_key_is_refused(canary):
+def test_function_that_returns_a_wrong_key_is_rejected(canary):
     with pytest.raises(InconsistentKeyError, match=NO_KEY):
         canary.guard(segment="billing", key=lambda context: 1.5).call(int, "17")
 
 
-def test_a_name_that_was_not_declared_is_refused_before_it_stops_nothing():
+def test_undeclared_name_is_rejected():
     switch = KillSwitch(scopes={"segment": ["billing", "search"], "feature": {"export"}})
     assert switch.check(segment="billing", feature="export")
     for ask in (switch.check, switch.guard, lambda **scope: stopped(switch, **scope)):
@@ -145,7 +145,7 @@ def test_exactly_one_thing_is_stopped(switch, scope):
 
 
 @pytest.mark.statement("S4-64")
-def test_a_stop_without_an_end_is_refused(switch):
+def test_stop_without_an_end_is_rejected(switch):
     with pytest.raises(SwitchRefusedError, match=r"a stop needs an end: .*, got neither"):
         switch.stop(segment="billing", reason=REASON, by="kim")
     with pytest.raises(SwitchRefusedError, match="got both"):
@@ -154,7 +154,7 @@ def test_a_stop_without_an_end_is_refused(switch):
     assert switch.audit() == ()
 
 
-def test_what_is_stopped_for_good_is_not_to_be_lifted(switch):
+def test_permanent_stop_cannot_resume_by_itself(switch):
     with pytest.raises(SwitchRefusedError, match="a permanent stop is never lifted by itself"):
         switch.stop(
             segment="billing", reason=REASON, by="kim", permanent=True, when_expired="resume"
@@ -163,7 +163,7 @@ def test_what_is_stopped_for_good_is_not_to_be_lifted(switch):
 
 
 @pytest.mark.parametrize("given", [{}, {"when_expired": None}, {"when_expired": "keep"}], ids=str)
-def test_what_is_stopped_for_good_may_be_said_to_stay(switch, given):
+def test_permanent_stop_accepts_keep(switch, given):
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True, **given)
     assert not switch.check(segment="billing")
 
@@ -182,7 +182,7 @@ def test_what_is_stopped_for_good_may_be_said_to_stay(switch, given):
     ],
     ids=["none", "negative", "endless", "nan", "ages", "too large", "text", "bool"],
 )
-def test_an_end_that_makes_no_sense_is_refused(switch, expires_in, error):
+def test_wrong_end_is_rejected(switch, expires_in, error):
     with pytest.raises(error, match="expires_in must be"):
         switch.stop(segment="billing", reason=REASON, by="kim", expires_in=expires_in)
 
@@ -204,7 +204,7 @@ def test_reason_below_minimum_length_is_rejected(switch, reason):
 
 
 @pytest.mark.statement("S4-71")
-def test_a_reason_without_the_incident_that_is_asked_for_is_refused():
+def test_reason_without_the_required_incident_is_rejected():
     switch = KillSwitch(incident=r"INC-\d+")
     with pytest.raises(SwitchRefusedError, match=r"reason must contain 'INC-"):
         switch.stop(segment="billing", reason="charged twice, it seems", by="kim", permanent=True)
@@ -215,7 +215,7 @@ def test_a_reason_without_the_incident_that_is_asked_for_is_refused():
     ("field", "wrong"),
     [("reason", None), ("reason", 17), ("by", None), ("by", 17), ("by", ""), ("by", "   ")],
 )
-def test_a_text_that_is_none_is_refused(switch, field, wrong):
+def test_wrong_type_of_text_is_rejected(switch, field, wrong):
     given = {"reason": REASON, "by": "kim"} | {field: wrong}
     with pytest.raises(TypeError, match=f"{field} must be a (non-empty )?str"):
         switch.stop(segment="billing", permanent=True, **given)
@@ -224,7 +224,7 @@ def test_a_text_that_is_none_is_refused(switch, field, wrong):
 @pytest.mark.parametrize(
     ("setting", "value"), [("permanent", 1), ("when_expired", "vanish"), ("everything", "yes")]
 )
-def test_a_setting_of_a_stop_that_makes_no_sense_is_refused(switch, setting, value):
+def test_stop_with_wrong_settings_is_rejected(switch, setting, value):
     given = {"segment": "a", "expires_in": 60} | {setting: value}
     with pytest.raises((TypeError, ValueError), match=f"{setting} must be"):
         switch.stop(reason=REASON, by="kim", **given)
@@ -252,7 +252,7 @@ def test_what_was_to_stay_does_not_lift_itself_after_another_stop(switch, clock)
 
 @pytest.mark.statement("S4-68")
 @pytest.mark.parametrize("missing", ["by", "justification"])
-def test_a_resume_takes_somebody_who_approves_and_a_justification(switch, missing):
+def test_resume_requires_an_actor_and_a_justification(switch, missing):
     stopped(switch)
     with pytest.raises(TypeError, match=missing):
         switch.resume(segment="billing", **{**WELL, missing: None})
@@ -272,7 +272,7 @@ def test_a_resume_is_in_the_audit(switch):
 
 @pytest.mark.statement("S4-70")
 @pytest.mark.parametrize("canary", [None, (100,)], ids=["none", "all"])
-def test_after_a_stop_of_everything_all_at_once_is_refused_without_an_override(switch, canary):
+def test_resume_of_everything_at_once_requires_an_override(switch, canary):
     stopped(switch, everything=True)
     with pytest.raises(SwitchRefusedError, match="override=True"):
         switch.resume(everything=True, canary=canary, **WELL)
@@ -292,7 +292,7 @@ def test_what_is_not_stopped_is_not_resumed(switch):
 @pytest.mark.parametrize(
     "canary", [(), (25, 5, 100), (5, 5, 100), (0, 100), (5, 25), (5, 101), (-1, 100)], ids=str
 )
-def test_a_canary_that_does_not_grow_to_all_is_refused(switch, canary):
+def test_canary_that_does_not_grow_to_all_is_rejected(switch, canary):
     stopped(switch)
     with pytest.raises((SwitchRefusedError, TypeError, ValueError), match="canary"):
         switch.resume(segment="billing", canary=canary, **WELL)
@@ -302,7 +302,7 @@ def test_a_canary_that_does_not_grow_to_all_is_refused(switch, canary):
 @pytest.mark.parametrize(
     "canary", ["5,25,100", 5, {5: 1}, ("5", 100), (float("nan"), 100)], ids=str
 )
-def test_a_canary_of_no_numbers_is_refused(switch, canary):
+def test_canary_without_numbers_is_rejected(switch, canary):
     stopped(switch)
     with pytest.raises((TypeError, ValueError), match="canary"):
         switch.resume(segment="billing", canary=canary, **WELL)
@@ -362,7 +362,7 @@ def test_an_interrupt_of_a_check_changes_nothing(canary):
     assert canary.audit()[0].action == "resumed"
 
 
-def test_a_step_that_somebody_else_has_taken_meanwhile_is_not_taken_twice(canary):
+def test_step_taken_by_another_operator_is_not_taken_twice(canary):
     def slow():
         canary.advance(segment="billing", **WELL)
         return True
@@ -373,12 +373,12 @@ def test_a_step_that_somebody_else_has_taken_meanwhile_is_not_taken_twice(canary
 
 
 @pytest.mark.parametrize("healthy", ["yes", 1, int])
-def test_a_check_that_is_none_is_refused(canary, healthy):
+def test_wrong_type_of_health_check_is_rejected(canary, healthy):
     with pytest.raises(TypeError, match="healthy must be"):
         canary.advance(segment="billing", healthy=healthy, **WELL)
 
 
-def test_a_check_that_has_to_be_awaited_is_refused(canary):
+def test_asynchronous_health_check_is_rejected(canary):
     async def healthy():
         return True
 
@@ -463,12 +463,12 @@ def test_a_cause_stops_nothing_else_and_never_everything(switch):
         Automatic(scopes=("global",))
 
 
-def test_a_cause_that_nobody_has_heard_of_is_refused(switch):
+def test_unknown_cause_is_rejected(switch):
     with pytest.raises(TriggerRefusedError, match="no cause is called 'bad feeling'"):
         switch.trigger("bad feeling", segment="billing", reason="something is off here")
 
 
-def test_a_trigger_is_not_refused_for_a_short_reason(switch):
+def test_trigger_accepts_a_short_reason(switch):
     assert switch.trigger("guardrail", feature="export", reason="p99")
 
 
@@ -502,9 +502,9 @@ def test_a_trigger_takes_a_canary_back_to_none(canary):
 
 
 @pytest.mark.parametrize(
-    "table", [None, ["leak"], {"": HUMAN}, {"leak": "nobody"}, {17: HUMAN}, {"leak": Automatic}]
+    "table", [None, ["leak"], {"": HUMAN}, {"leak": "no one"}, {17: HUMAN}, {"leak": Automatic}]
 )
-def test_a_table_that_is_none_is_refused(table):
+def test_wrong_table_of_triggers_is_rejected(table):
     with pytest.raises(TypeError, match="triggers"):
         KillSwitch(triggers=table)
 
@@ -520,7 +520,7 @@ def test_a_table_that_is_none_is_refused(table):
     ],
     ids=str,
 )
-def test_a_rule_that_makes_no_sense_is_refused(settings):
+def test_wrong_rule_is_rejected(settings):
     with pytest.raises((TypeError, ValueError)):
         Automatic(**{"scopes": ("segment",)} | settings)
 
@@ -558,12 +558,12 @@ WRONG = [
 @pytest.mark.parametrize(
     ("field", "value"), WRONG, ids=[f"{field}-{place}" for place, (field, _) in enumerate(WRONG)]
 )
-def test_a_setting_that_makes_no_sense_is_refused_by_name(field, value):
+def test_wrong_setting_is_rejected_by_name(field, value):
     with pytest.raises((TypeError, ValueError), match=field):
         KillSwitch(**{field: value})
 
 
-def test_a_notifier_that_has_to_be_awaited_is_refused():
+def test_asynchronous_notifier_is_rejected():
     async def post(record):
         """Send it."""
 

@@ -24,7 +24,7 @@ WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
 
 
 def at_once(work, threads=THREADS):
-    """Call it in so many threads that begin together, each with its number."""
+    """Call it in *number* threads that begin together, each with its number."""
     barrier = threading.Barrier(threads)
 
     def run(number):
@@ -110,7 +110,7 @@ def test_what_begins_after_a_stop_was_acknowledged_does_not_run(kind):
 
 
 class LateStore(SharedStore):
-    """Answers late, with what was there when it was asked, where it is told to."""
+    """Answers late, with what was there when it was asked, if it is asked to."""
 
     def __init__(self, clock):
         super().__init__(clock=clock)
@@ -164,7 +164,7 @@ def test_an_answer_that_comes_late_does_not_undo_what_was_done_since(resumes):
     switch.close()
 
 
-def test_a_change_of_another_thread_that_begins_to_listen_is_told_once():
+def test_change_of_another_thread_is_reported_once():
     class Beginning(SharedStore):
         def records(self, *, before=None, limit=100):
             found = super().records(before=before, limit=limit)
@@ -214,7 +214,7 @@ def test_a_switch_in_memory_has_no_thread_while_nothing_is_to_be_lifted():
 
 
 class SlowStore(SharedStore):
-    """Answers when it is told to."""
+    """Answers when it is released."""
 
     def __init__(self):
         super().__init__()
@@ -228,7 +228,7 @@ class SlowStore(SharedStore):
 
 @loops
 @pytest.mark.parametrize("stale_after", [0, 5.0], ids=["strict", "cached"])
-def test_while_a_store_takes_its_time_the_loop_goes_on(loop, stale_after):
+def test_event_loop_runs_while_a_store_is_slow(loop, stale_after):
     store = SlowStore()
     switch = KillSwitch(store, stale_after)
     guard = switch.guard(segment="billing")
@@ -279,7 +279,7 @@ def test_a_task_that_is_cancelled_while_the_store_is_asked_leaves_the_switch_in_
 
 
 @loops
-def test_a_refusal_in_a_task_tells_the_listeners(loop):
+def test_rejection_in_a_task_notifies_the_listeners(loop):
     told = Told()
     switch = KillSwitch(listeners=[told])
     stopped(switch)
@@ -322,7 +322,7 @@ def test_a_key_comes_from_the_context_where_a_canary_asks_for_it():
 
 
 @pytest.mark.parametrize("way", ["alone", "in a template"])
-def test_a_refusal_leaves_no_cycle(way):
+def test_rejection_leaves_no_cycle(way):
     switch = KillSwitch(listeners=[Told()])
     stopped(switch)
     guard = switch.guard(segment="billing")

@@ -70,7 +70,7 @@ def test_a_record_comes_back_as_it_was(record):
 
 
 @given(entries, st.data())
-def test_a_field_that_is_rubbish_is_refused_or_harmless(entry, data):
+def test_corrupt_field_is_rejected_or_harmless(entry, data):
     document = json.loads(encode_document(Document({entry.scope: entry}, "store")))
     fields = document["entries"][0]
     where = data.draw(st.sampled_from([document, fields]))
@@ -93,7 +93,7 @@ def test_a_field_that_is_rubbish_is_refused_or_harmless(entry, data):
 
 
 @given(values | st.text())
-def test_what_is_no_document_is_refused(value):
+def test_text_that_is_not_a_document_is_rejected(value):
     for text in (json.dumps(value), str(value)):
         for decode in (decode_document, decode_record):
             if not text and decode is decode_document:
@@ -153,6 +153,6 @@ def test_a_canary_that_no_command_makes_is_rubbish(canary, step):
 
 
 @pytest.mark.parametrize("decode", [decode_document, decode_record])
-def test_a_later_format_is_refused_by_its_number(decode):
+def test_later_format_is_rejected_with_its_number(decode):
     with pytest.raises(SwitchStoreError, match="has format 2, this version reads up to 1"):
         decode('{"v": 2, "everything": "else"}')

@@ -37,7 +37,7 @@ class Known:
 
 
 class Switches(RuleBasedStateMachine):
-    """Two switches on one store, and a list of what has to have been told."""
+    """Two switches on one store, and a list of the expected notifications."""
 
     def __init__(self):
         super().__init__()

@@ -114,7 +114,7 @@ def test_a_fallback_does_not_answer_for_what_is_stopped(switch, guard):
 @pytest.mark.parametrize(
     "on",
     [(Exception,), lambda error: True, (Rejected,), (OSError, RetryError)],
-    ids=["class", "predicate", "refusals", "errors of the library"],
+    ids=["class", "predicate", "rejections", "errors of the library"],
 )
 def test_a_fallback_for_everything_does_not_answer_for_what_is_stopped(switch, guard, on):
     stop(switch)
@@ -122,7 +122,7 @@ def test_a_fallback_for_everything_does_not_answer_for_what_is_stopped(switch, g
         Fallback(lambda: "from elsewhere", on=on).call(guard.wrap(lambda: "done"))
 
 
-def test_a_group_with_a_refusal_in_it_is_not_answered_either(switch, guard):
+def test_group_with_a_rejection_gets_no_fallback(switch, guard):
     stop(switch)
 
     def both():
@@ -138,14 +138,14 @@ def test_a_group_with_a_refusal_in_it_is_not_answered_either(switch, guard):
         Fallback(lambda: "from elsewhere").call(both)
 
 
-def test_a_fallback_that_names_the_refusal_answers(switch, guard):
+def test_fallback_that_names_the_rejection_answers(switch, guard):
     stop(switch)
     refusal = Fallback(lambda: "closed for tonight", on=(KillSwitchActiveError,))
     assert refusal.call(guard.wrap(lambda: "done")) == "closed for tonight"
 
 
 @pytest.mark.statement("S4-72")
-def test_nobody_is_asked_instead_when_the_work_was_stopped_meanwhile(switch, guard):
+def test_no_fallback_is_called_when_the_work_was_stopped(switch, guard):
     asked = []
     fallback = Fallback(lambda: asked.append("the other one"))
     with pytest.raises(KillSwitchActiveError):
@@ -155,7 +155,7 @@ def test_nobody_is_asked_instead_when_the_work_was_stopped_meanwhile(switch, gua
 
 @pytest.mark.statement("S4-72")
 @loops
-def test_nobody_is_asked_asynchronously_instead(switch, guard, loop):
+def test_no_asynchronous_fallback_is_called_when_stopped(switch, guard, loop):
     asked = []
     fallback = Fallback(lambda: asked.append("the other one"))
     work = Work(switch, stop_at=1)
@@ -185,7 +185,7 @@ def test_no_hedge_is_started_in_a_thread_for_what_was_stopped_meanwhile(switch, 
     assert work.calls == 1
 
 
-def test_a_refusal_starts_no_hedge(switch, guard):
+def test_rejection_starts_no_hedge(switch, guard):
     stop(switch)
     hedge = Hedge(delay=60.0, max_hedges=3, idempotent=True)
     outcome = asyncio.run(hedge.outcome_async(guard.wrap(asyncio.sleep), 0))
@@ -234,7 +234,7 @@ def test_a_task_that_was_stopped_in_a_queue_is_not_made_either(switch, guard, fu
 
 
 @pytest.mark.statement("S4-72")
-def test_a_refusal_is_not_retried(switch, guard):
+def test_rejection_is_not_retried(switch, guard):
     stop(switch)
     outcome = RetryTemplate(RETRY, NoBackoff()).outcome(guard.wrap(lambda: "done"))
     assert isinstance(outcome.exception, KillSwitchActiveError)
@@ -243,7 +243,7 @@ def test_a_refusal_is_not_retried(switch, guard):
 
 @pytest.mark.statement("S4-72")
 @pytest.mark.parametrize("rule", [Exception, Rejected, RetryError])
-def test_a_rule_for_refusals_is_none_for_that_of_a_switch(switch, guard, rule):
+def test_rule_for_rejections_does_not_cover_a_switch(switch, guard, rule):
     stop(switch)
     template = RetryTemplate(SimpleRetryPolicy(5, rule), NoBackoff(), recovery=lambda _: "later")
     outcome = template.outcome(guard.wrap(lambda: "done"))
@@ -251,13 +251,13 @@ def test_a_rule_for_refusals_is_none_for_that_of_a_switch(switch, guard, rule):
     assert outcome.attempts == 1
 
 
-def test_a_rule_that_names_the_refusal_of_a_switch_retries_it(switch, guard):
+def test_rule_that_names_the_rejection_of_a_switch_retries_it(switch, guard):
     stop(switch)
     template = RetryTemplate(SimpleRetryPolicy(5, KillSwitchActiveError), NoBackoff())
     assert template.outcome(guard.wrap(lambda: "done")).attempts == 5
 
 
-def test_a_budget_loses_nothing_by_a_refusal(switch, guard):
+def test_rejection_costs_a_budget_nothing(switch, guard):
     budget = RetryBudget.tokens(capacity=10, cost=5)
     work = Work(switch, stop_at=1)
     RetryTemplate(RETRY, NoBackoff(), guards=[budget, guard]).outcome(work)

@@ -1,4 +1,4 @@
-"""Several processes share a kill switch: all of them stop, whoever of them is killed.
+"""Several processes share a kill switch: all of them stop, although some are killed.
 
 A check that begins later than ``stale_after`` after a stop was acknowledged does not let the work
 go on: however slow the machine is, that can be said, since the check looks at its own clock.
@@ -69,7 +69,7 @@ class Crew:
         return [row for row in self.read if row["what"] in what]
 
     def wait_for(self, rows, *what):
-        """Until so many rows of these kinds are there."""
+        """Wait for a number of rows of these kinds."""
         self.wait_until(lambda: len(self.rows(*what)) >= rows)
 
     def wait_for_each(self, processes, what):
@@ -85,7 +85,7 @@ class Crew:
             time.sleep(0.01)
 
     def stop_and_resume(self, watching):
-        """Stop the work until each who watches refuses it, then until each does some again."""
+        """Stop the work until each watcher rejects it, then until each works again."""
         self.switch.stop(segment=WORK, reason=REASON, by=BY, permanent=True)
         acknowledged = time.monotonic()
         self.wait_for_each(watching, "refuses")
@@ -156,7 +156,7 @@ def test_all_stop_and_nothing_is_lost_while_those_who_command_and_watch_are_kill
         crew.stop_and_resume(watching)
     for each in commanding:
         crew.kill(each)
-    crew.place.age(2 * LEASE)  # what somebody claimed who died is free again
+    crew.place.age(2 * LEASE)  # the claim of a crashed process is free again
     crew.wait_until_all_are_told()
     crew.end()
 
@@ -175,7 +175,7 @@ def test_all_stop_and_nothing_is_lost_while_those_who_command_and_watch_are_kill
 
 
 @pytest.mark.statement("S4-63")
-def test_of_two_processes_one_tells_each_change_once(crew):
+def test_one_of_two_processes_notifies_of_each_change_once(crew):
     watching = [crew.start("watch") for _ in range(2)]
     crew.wait_for_each(watching, "works")
     for _ in range(2):
@@ -212,7 +212,7 @@ def test_a_switch_is_used_by_parent_and_child_after_a_fork(crew):
 
 
 class Hears(ControlListener):
-    """Keeps what it is told."""
+    """Keeps its events."""
 
     def __init__(self):
         self.events = []

@@ -1,4 +1,4 @@
-"""Several switches on one store: who sees what, who tells, and what happens when it is away."""
+"""Several switches on one store: visibility, notifications, and an unavailable store."""
 
 import os
 import signal
@@ -143,7 +143,7 @@ class Hears(ControlListener):
         self.heard.set()
 
 
-def test_the_watching_thread_sees_a_change_though_nobody_asks():
+def test_poller_sees_a_change_without_a_check():
     store, listener = SharedStore(), Hears()
     with KillSwitch(store, 0.1, listeners=[listener]) as here, KillSwitch(store) as there:
         here.start()
@@ -152,7 +152,7 @@ def test_the_watching_thread_sees_a_change_though_nobody_asks():
         assert here.snapshot().entries
 
 
-def test_a_switch_that_nobody_holds_is_let_go_of_and_its_thread_ends(store):
+def test_unreferenced_switch_is_collected_and_its_thread_ends(store):
     switch = KillSwitch(store)
     switch.start()
     thread = switch._poller._thread
@@ -244,11 +244,11 @@ def test_listeners_hear_of_nothing_twice_though_the_records_before_it_are_delete
     ]
 
 
-# -- who tells -----------------------------------------------------------------------------------
+# -- notifications -------------------------------------------------------------------------------
 
 
 @pytest.mark.statement("S4-63")
-def test_each_change_has_its_record_and_is_told_once(make):
+def test_each_change_has_a_record_and_is_reported_once(make):
     told = []
     switch, other = (make(notifiers=[told.append]) for _ in range(2))
     stopped(switch)
@@ -260,7 +260,7 @@ def test_each_change_has_its_record_and_is_told_once(make):
 
 
 @pytest.mark.statement("S4-63")
-def test_what_was_changed_where_nobody_notifies_is_told_by_another(make):
+def test_change_of_a_process_without_notifiers_is_reported_by_another(make):
     told = []
     command, service = make(), make(notifiers=[told.append])
     stopped(command)
@@ -273,7 +273,7 @@ DAY = 86_400
 
 @pytest.fixture
 def long_ago(make, clock):
-    """Forty-five changes of eight days ago, and one of yesterday, that nobody was told of."""
+    """Forty-five changes of eight days ago, and one of yesterday, all pending."""
     command = make()
     for number in range(45):
         command.stop(feature=f"export {number}", reason=REASON, by="kim", permanent=True)
@@ -282,9 +282,7 @@ def long_ago(make, clock):
     clock.advance(DAY / 100)
 
 
-def test_what_nobody_was_told_of_for_long_is_told_to_nobody_but_counted(
-    make, store, long_ago, caplog
-):
+def test_change_that_is_too_old_is_counted_and_not_notified(make, store, long_ago, caplog):
     told = []
     service = make(notifiers=[told.append])
     service.refresh()
@@ -325,7 +323,7 @@ def test_a_notifier_that_raises_is_tried_again_and_breaks_nothing(make, clock, c
     assert told == ["stopped"]
 
 
-def test_an_interrupt_while_a_notifier_is_told_silences_nobody(make, clock):
+def test_interrupt_of_a_notifier_loses_no_notification(make, clock):
     told = []
 
     def post(record):
@@ -343,7 +341,7 @@ def test_an_interrupt_while_a_notifier_is_told_silences_nobody(make, clock):
     assert told == ["billing", "search", "billing"]
 
 
-def test_two_threads_that_tell_at_once_do_not_get_in_each_others_way(make, store, caplog):
+def test_two_threads_notify_concurrently(make, store, caplog):
     told = []
     switch = make(notifiers=[told.append])
     claim = store.claim_pending_notifications
@@ -359,7 +357,7 @@ def test_two_threads_that_tell_at_once_do_not_get_in_each_others_way(make, store
     assert caplog.text == ""
 
 
-def test_a_notifier_that_gives_what_must_be_awaited_has_told_nobody(make, caplog):
+def test_notifier_that_returns_an_awaitable_has_failed(make, caplog):
     async def post(record):
         """Send it."""
 
@@ -411,7 +409,7 @@ switch.stop(segment="billing", reason="charged twice, incident 9", by="kim", per
 
 @pytest.mark.statement("S4-63")
 @pytest.mark.skipif(os.name == "nt", reason="processes are not killed by a signal there")
-def test_what_a_process_changed_that_was_killed_before_it_told_is_told_by_another(tmp_path):
+def test_change_of_a_killed_process_is_reported_by_another(tmp_path):
     from retrytemplate.control.switch.store.sql import SQLSwitchStore
 
     url = f"sqlite:///{tmp_path / 'switch.db'}"
@@ -434,7 +432,7 @@ def test_what_a_process_changed_that_was_killed_before_it_told_is_told_by_anothe
 
 
 @pytest.mark.statement("S4-73")
-def test_while_the_store_is_away_what_was_last_known_holds_and_it_is_told_once(make, store, clock):
+def test_unavailable_store_keeps_the_last_state_and_is_reported_once(make, store, clock):
     told = Told()
     switch = make(listeners=[told])
     stopped(switch)
@@ -544,7 +542,7 @@ def test_a_change_whose_answer_is_lost_stands_and_is_not_reported_as_failed(make
     assert len(switch.audit()) == 1
 
 
-def test_where_nobody_can_say_whether_a_change_stands_that_is_said(make, store):
+def test_unknown_result_of_a_change_is_reported(make, store):
     switch = make()
 
     class Gone(type(store)):
@@ -564,7 +562,7 @@ RUBBISH = {
     "no version": '{"entries":[]}',
     "a later format": '{"v":2}',
     "no entries": '{"v":1,"store":"a","entries":{}}',
-    "an entry that is none": '{"v":1,"store":"a","entries":[17]}',
+    "an entry of a wrong type": '{"v":1,"store":"a","entries":[17]}',
     "a field that is missing": '{"v":1,"store":"a","entries":[{"kind":"global","name":null}]}',
     "deep": "[" * 100_000,
 }
@@ -592,7 +590,7 @@ def test_a_store_that_answers_with_something_else_is_as_one_that_is_away(make, s
     assert make(unknown="run").check()
 
 
-def test_a_record_that_is_rubbish_is_told_to_nobody_and_holds_nobody_up(make, store, caplog):
+def test_corrupt_record_is_skipped_by_the_notifiers(make, store, caplog):
     told = []
     store.commit(0, "", ["rubbish"])
     switch = make(notifiers=[told.append], listeners=[Told()])
@@ -623,7 +621,7 @@ def test_what_a_later_version_has_written_is_left_to_who_can_read_it(make, store
     ] == [1]
 
 
-def test_however_many_a_later_version_has_written_the_others_are_told(make, store):
+def test_records_of_a_later_version_do_not_hide_the_others(make, store):
     told, claimed = [], []
     store.commit(0, "", [LATER] * 50)
     claim = store.claim_pending_notifications
@@ -672,7 +670,7 @@ def refusing(*arguments, **settings):
 
 @pytest.fixture
 def watching(make, clock):
-    """A switch that is to lift a stop, and to tell of another one."""
+    """A switch that is to lift a stop, and to notify of another one."""
     heard, told = Told(), []
     switch = make(listeners=[heard], notifiers=[lambda record: told.append(record.scope.name)])
     switch.check()
@@ -683,7 +681,7 @@ def watching(make, clock):
     return switch, heard, told
 
 
-def test_who_may_not_lift_what_is_due_says_so_once_and_tells_all_the_same(store, watching, caplog):
+def test_read_only_process_logs_once_and_still_notifies(store, watching, caplog):
     switch, heard, told = watching
     store.commit = refusing
     for _ in range(3):
@@ -692,7 +690,7 @@ def test_who_may_not_lift_what_is_due_says_so_once_and_tells_all_the_same(store,
     assert [each.record.scope.name for each in heard.events] == told == ["billing", "search"]
 
 
-def test_what_is_refused_again_after_it_was_done_is_said_again(store, watching, clock, caplog):
+def test_second_outage_after_a_success_is_logged_again(store, watching, clock, caplog):
     switch, _, _ = watching
     commit = store.commit
     for _ in range(2):
@@ -716,7 +714,7 @@ def test_what_is_refused_again_after_it_was_done_is_said_again(store, watching, 
         ("mark_notified", "switch: the notifiers cannot be called, another process will call them"),
     ],
 )
-def test_what_cannot_be_told_of_is_said_once(store, watching, caplog, method, message):
+def test_failed_notification_is_logged_once(store, watching, caplog, method, message):
     switch, _, _ = watching
     setattr(store, method, refusing)
     for _ in range(3):
@@ -755,7 +753,7 @@ def test_of_what_a_store_has_lost_nothing_is_restored_that_is_stopped_again(make
     assert "restored" not in [each.action for each in switch.audit()]
 
 
-def test_what_was_restored_can_be_resumed_for_good(make, store, clock):
+def test_restored_stop_can_be_resumed_permanently(make, store, clock):
     switch, other = make(), make()
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
     other.check()

@@ -19,7 +19,7 @@ def call(guard):
 
 
 class Ready:
-    """Can be awaited, and is there at once; nobody minds if it is not."""
+    """Can be awaited, and is ready at once; it need not be awaited."""
 
     def __await__(self):
         yield from ()
@@ -37,7 +37,7 @@ def test_a_guard_is_in_force_for_its_own_call_only(way):
     def run(signal):
         with suppress(Signal), signal:
             way(guard)
-        gc.collect()  # what nobody has awaited is told of here
+        gc.collect()  # unawaited coroutines are reported here
         return [signal.where] if _enclosing._enclosing_guards() else []
 
     assert left_behind(run) == []
@@ -53,7 +53,7 @@ def check(switch):
 
 
 @pytest.mark.parametrize("work", [command, check])
-def test_others_go_on_after_a_signal(work):
+def test_other_threads_continue_after_a_signal(work):
     def run(signal):
         switch = KillSwitch(SharedStore(), 0.0, listeners=[Told()], notifiers=[lambda record: None])
         with suppress(Signal), signal:

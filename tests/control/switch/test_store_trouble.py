@@ -118,7 +118,7 @@ def test_a_claim_whose_answer_is_lost_is_the_workers_all_the_same(served, distan
     assert texts(distant.claim_pending_notifications("one", LEASE, 10)) == ["a"]
 
 
-def test_what_was_told_is_told_though_the_answer_is_lost(served, distant, proxy):
+def test_notified_record_stays_notified_although_the_answer_is_lost(served, distant, proxy):
     distant.claim_pending_notifications("one", LEASE, 10)
     proxy.cut("after", lua.MARK_NOTIFIED.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
     distant.mark_notified([1], "one")
@@ -137,7 +137,7 @@ def test_to_look_is_one_round_trip(distant, proxy):
 
 @pytest.fixture(params=["sqlite", "postgresql", "redis"])
 def nowhere(request, tmp_path):
-    """A store of a file where there is no folder, or a port where nobody listens."""
+    """A store of a file where there is no folder, or a closed port."""
     if request.param == "sqlite":
         made = SQLSwitchStore(f"sqlite:///{tmp_path}/absent/switch.db")
     else:
@@ -174,7 +174,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_long():
         store.close()
 
 
-def test_a_file_that_another_writes_is_waited_for_and_then_refused(sqlite):
+def test_busy_file_is_waited_for_and_then_rejected(sqlite):
     store = sqlite.open(timeout=0.05)
     with closing(sqlite3.connect(sqlite.engine.url.database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -217,7 +217,7 @@ def test_a_signal_in_a_statement_leaves_nothing_held_and_nothing_half_done(datab
 # -- something else in it ------------------------------------------------------------------------
 
 
-def test_what_a_later_version_has_written_is_refused(durable):
+def test_store_of_a_later_version_is_rejected(durable):
     durable.open().commit(0, "first", ["a"])
     durable.of_the_future()
     for method, *arguments in [("load", None), ("commit", 1, "second", ["b"]), ("records",)]:
@@ -234,7 +234,7 @@ def test_what_is_stopped_does_not_vanish_without_a_word(durable):
         store.load(1)
 
 
-def test_what_is_known_is_put_back_when_the_rest_is_deleted_too(valkey):
+def test_known_entries_are_restored_when_the_rest_is_deleted_too(valkey):
     with KillSwitch(valkey.open(), stale_after=60) as switch:
         switch.stop(segment="finance", reason="charged twice", by="kim", permanent=True)
         valkey.lose()
@@ -263,7 +263,7 @@ def broken(place):
         place.sql("UPDATE {0}_switch SET document = 'rubbish'")
 
 
-def test_what_is_known_is_put_back_when_a_store_of_rubbish_is_emptied(durable):
+def test_known_entries_are_restored_when_a_corrupt_store_is_emptied(durable):
     with KillSwitch(durable.open()) as switch:
         stopped(switch)
         broken(durable)
@@ -277,7 +277,7 @@ def test_what_is_known_is_put_back_when_a_store_of_rubbish_is_emptied(durable):
 
 
 @pytest.mark.statement("S4-63")
-def test_where_the_records_are_refused_nothing_is_written(durable):
+def test_nothing_is_written_if_the_records_are_rejected(durable):
     store = durable.open()
     store.commit(0, "first", ["a"])
     durable.refuse()
@@ -319,7 +319,7 @@ def test_rubbish_on_valkey_is_an_error_that_says_so(valkey, command):
         store.load(None)
 
 
-def test_a_record_in_a_file_that_is_no_text_leaves_the_others(sqlite):
+def test_binary_record_in_a_file_does_not_hide_the_others(sqlite):
     store = sqlite.open()
     store.commit(0, "first", ["a", "b"])
     sqlite.sql("UPDATE {0}_switch_audit SET record = x'00ff' WHERE number = 1")
@@ -328,7 +328,7 @@ def test_a_record_in_a_file_that_is_no_text_leaves_the_others(sqlite):
 
 
 @pytest.mark.parametrize("entry", ["no version", b"1\n\xff", b"\xff", ""])
-def test_a_record_on_valkey_that_is_no_text_leaves_the_others(valkey, entry):
+def test_binary_record_on_valkey_does_not_hide_the_others(valkey, entry):
     store = valkey.open()
     store.commit(0, "first", ["a", "b"])
     valkey.client.lset(f"{valkey.name}:audit", 0, entry)
@@ -340,7 +340,7 @@ def test_a_record_on_valkey_that_is_no_text_leaves_the_others(valkey, entry):
 @pytest.mark.parametrize(
     "method", ["load", "commit", "records", "claim_pending_notifications", "mark_notified"]
 )
-def test_a_key_of_another_kind_is_refused_by_every_step(valkey, name, method):
+def test_key_of_another_type_is_rejected_by_every_step(valkey, name, method):
     store = valkey.open()
     valkey.client.set(f"{valkey.name}{name}", "no switch")
     arguments = {
@@ -424,6 +424,6 @@ def test_a_client_of_the_callers_is_used_and_left_open(valkey):
         (RedisSwitchStore, None, {}, TypeError, "url must be a Redis URL or a redis.Redis, got N"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(kind, url, settings, error, message):
+def test_wrong_arguments_are_rejected_at_once(kind, url, settings, error, message):
     with pytest.raises(error, match=message):
         kind(url, **settings)

@@ -116,7 +116,7 @@ def test_a_record_is_claimed_by_one_until_its_lease_is_over(place):
     assert one.claim_pending_notifications("one", LEASE, 10) == []
 
 
-def test_what_is_told_is_not_claimed_again(place):
+def test_notified_record_is_not_claimed_again(place):
     store = place.open()
     store.commit(0, "", ["a", "b"])
     store.claim_pending_notifications("one", LEASE, 10)
@@ -127,7 +127,7 @@ def test_what_is_told_is_not_claimed_again(place):
     assert store.claim_pending_notifications("two", LEASE, 10) == pending((2, "b"))
 
 
-def test_what_another_has_claimed_since_stays_his(place):
+def test_record_claimed_by_another_worker_stays_claimed(place):
     store = place.open()
     store.commit(0, "", ["a"])
     store.claim_pending_notifications("one", LEASE, 10)
@@ -137,7 +137,7 @@ def test_what_another_has_claimed_since_stays_his(place):
     assert store.claim_pending_notifications("two", LEASE, 10) == pending((1, "a"))
 
 
-def test_what_nobody_has_claimed_is_not_told(store):
+def test_unclaimed_record_cannot_be_marked(store):
     store.commit(0, "", ["a"])
     store.mark_notified([1, 2], "one")
     store.mark_notified([], "one")
@@ -188,7 +188,7 @@ class Orders(RuleBasedStateMachine):
         self.place = place
         self.stores = stores
         self.version, self.document = 0, ""
-        self.records = []  # text, told, worker, seconds of the lease that are left
+        self.records = []  # text, notified, worker, seconds of the lease that are left
 
     @rule(
         at=st.integers(0, 1),

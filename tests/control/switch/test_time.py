@@ -26,7 +26,7 @@ def switch(clock, told):
 
 
 @pytest.mark.statement("S4-65")
-def test_a_stop_that_was_to_be_lifted_is_lifted_in_time_and_told_of(switch, clock, told):
+def test_expiring_stop_is_lifted_in_time_and_reported(switch, clock, told):
     stopped(switch)
     clock.advance(3599)
     assert not switch.check(segment="billing")
@@ -64,7 +64,7 @@ def test_a_permanent_stop_is_never_over(switch, clock):
 
 
 @pytest.mark.statement("S4-65")
-def test_of_several_switches_one_lifts_and_tells(clock):
+def test_one_of_several_switches_lifts_and_notifies(clock):
     store, told = SharedStore(clock=clock), []
     switches = [KillSwitch(store, clock=clock, notifiers=[told.append]) for _ in range(3)]
     stopped(switches[0])
@@ -83,7 +83,7 @@ def test_a_command_lifts_what_has_had_its_time(switch, clock):
     assert [each.action for each in switch.audit()] == ["stopped", "expired", "stopped"]
 
 
-def test_a_refusal_says_when_it_is_over(switch, clock):
+def test_rejection_has_retry_after(switch, clock):
     stopped(switch)
     clock.advance(600)
     with pytest.raises(KillSwitchActiveError) as raised:
@@ -92,14 +92,14 @@ def test_a_refusal_says_when_it_is_over(switch, clock):
 
 
 @pytest.mark.parametrize("end", [{"permanent": True}, {"expires_in": 60, "when_expired": "keep"}])
-def test_a_refusal_without_an_end_says_none(switch, end):
+def test_rejection_without_an_end_has_no_retry_after(switch, end):
     switch.stop(segment="billing", reason=REASON, by="kim", **end)
     with pytest.raises(KillSwitchActiveError) as raised:
         switch.guard(segment="billing").call(int, "17")
     assert raised.value.retry_after is None
 
 
-def test_a_clock_that_goes_back_reminds_nobody_and_breaks_nothing(switch, clock, told):
+def test_clock_that_goes_back_sends_no_reminder(switch, clock, told):
     switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="keep")
     clock.advance(60)
     switch.refresh()
@@ -157,7 +157,7 @@ def test_listeners_hear_of_what_time_does(clock):
     assert told.actions == ["stopped", "expired"]
 
 
-def test_what_has_had_its_time_is_no_longer_in_a_report_though_nobody_could_lift_it(clock):
+def test_expired_stop_is_not_in_a_report_before_it_is_lifted(clock):
     store = SharedStore(clock=clock)
     with KillSwitch(store, clock=clock) as switch:
         stopped(switch)

@@ -1,4 +1,4 @@
-"""Processes that share a kill switch: some watch it and tell, some command."""
+"""Processes that share a kill switch: some watch it and notify, some command."""
 
 import os
 import time
@@ -38,7 +38,7 @@ class Worker:
         return not os.path.exists(self.stop)
 
     def watch(self):
-        """Look at the switch before each bit of work, and tell of what happens to it."""
+        """Look at the switch before each bit of work, and record its events."""
         with self.store() as store, KillSwitch(store, STALE_AFTER, notifiers=[self.tell]) as switch:
             while self.goes_on():
                 at = time.monotonic()
@@ -63,7 +63,7 @@ class Worker:
         time.sleep(0.002)
 
     def command(self):
-        """Stop this and that, and let it run again; tell nobody."""
+        """Stop this and that, and let it run again, without notifications."""
         random = Random(self.number)
         with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
             while self.goes_on():

@@ -98,7 +98,7 @@ def test_the_source_of_a_stream_inherits_the_limit_of_the_item(runs, clock):
 
     async def main():
         async for _ in StreamTimeout(first=5.0, between=1.0, clock=clock).over(source()):
-            assert Deadline.current() is None, "it is none of the consumer's"
+            assert Deadline.current() is None, "it is not in force in the consumer"
 
     runs(main, clock)
     assert left == [5.0, 1.0]
@@ -181,7 +181,7 @@ def test_a_plain_iterator_is_looked_at_with_each_item(clock):
     StreamTimeout(clock=clock).over([1, 2]).close()
 
 
-def test_a_stream_that_was_too_slow_is_told_of(clock):
+def test_slow_stream_is_reported(clock):
     told = []
 
     class Told(ControlListener):
@@ -198,7 +198,7 @@ def test_a_stream_that_was_too_slow_is_told_of(clock):
     assert (event.name, event.kind, event.limit, event.elapsed) == ("answers", "first item", 1, 1)
 
 
-def test_a_stream_whose_time_is_over_between_two_items_is_told_of_too(clock):
+def test_stream_that_ends_between_two_items_is_reported(clock):
     told = []
 
     class Told(ControlListener):
@@ -226,11 +226,11 @@ def test_a_stream_whose_time_is_over_between_two_items_is_told_of_too(clock):
         ({"clock": 17}, "clock must be"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(given, problem):
+def test_wrong_limits_are_rejected(given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         StreamTimeout(**given)
 
 
-def test_what_is_no_stream_is_refused():
+def test_wrong_type_of_stream_is_rejected():
     with pytest.raises(TypeError, match="what can be iterated over, got 17"):
         StreamTimeout().over(17)

@@ -1,4 +1,4 @@
-"""A timeout: each call has its limit anew, and an error that says which limit it was."""
+"""A timeout: each call has its own limit, and an error that says which limit it was."""
 
 import asyncio
 import copy
@@ -47,7 +47,7 @@ def clock():
 
 
 @runs
-def test_an_asynchronous_call_is_cut_at_the_limit_each_time_anew(runs, clock):
+def test_each_asynchronous_call_is_cancelled_at_the_limit(runs, clock):
     limited = Timeout(2.0, kind="partner read", clock=clock)
 
     @limited.wrap
@@ -275,7 +275,7 @@ def test_the_other_answer_is_for_this_limit_alone(clock):
     assert raised.value.kind == "shutdown"
 
 
-def test_what_the_call_raises_passes_and_what_nobody_awaits_is_refused(clock):
+def test_exception_passes_and_unawaited_result_is_rejected(clock):
     with pytest.raises(ZeroDivisionError):
         Timeout(1.0, clock=clock).call(lambda: 1 / 0)
 
@@ -329,7 +329,7 @@ def test_one_awaitable_has_a_limit_in_asyncio(what, clock):
         await asyncio.sleep(0)
         return lock.locked()
 
-    assert run(main(), clock=clock) is False, "whoever gave up waiting does not hold it"
+    assert run(main(), clock=clock) is False, "a caller that gave up does not hold it"
     assert clock.monotonic() == 2.0
 
 
@@ -393,7 +393,7 @@ def test_an_item_that_was_there_in_time_is_handed_over_however_late_the_loop_is(
     assert run(main(), clock=clock) == "item"
 
 
-def test_the_task_in_a_shield_goes_on_and_whoever_has_kept_it_gets_what_it_came_to(clock):
+def test_shielded_task_continues_and_its_owner_gets_the_result(clock):
     async def main():
         async def works():
             await clock.sleep_async(3.0)
@@ -427,7 +427,7 @@ def test_steps_with_limits_of_their_own_end_with_the_limit_around_them(runs, clo
     assert runs(main, clock) == ("contract", 1.5)
 
 
-# -- who is told -----------------------------------------------------------------------------------
+# -- notifications ---------------------------------------------------------------------------------
 
 
 class Told(ControlListener):
@@ -517,7 +517,7 @@ def test_log_and_event_say_which_operation_took_too_long_and_which_limit_that_wa
     )
 
 
-def test_of_nested_limits_only_those_that_are_over_are_told(clock):
+def test_only_exceeded_limits_of_nested_ones_are_reported(clock):
     told = Told()
     outer = Timeout(9.0, name="outer", listeners=[told], clock=clock)
     inner = Timeout(2.0, name="inner", listeners=[told], clock=clock)
@@ -527,7 +527,7 @@ def test_of_nested_limits_only_those_that_are_over_are_told(clock):
     assert [event.name for event in told.events] == ["inner", "inner", "outer"]
 
 
-def test_a_template_that_begins_nothing_more_is_told_of_before_the_time_is_over(clock):
+def test_template_that_starts_no_attempt_is_reported_before_the_limit(clock):
     told = Told()
     template = RetryTemplate(SimpleRetryPolicy(9), FixedBackoff(3.0), clock=clock)
     with pytest.raises(DeadlineExceededError):
@@ -539,7 +539,7 @@ def test_a_template_that_begins_nothing_more_is_told_of_before_the_time_is_over(
 
 @pytest.mark.statement("S1-22")
 @runs
-def test_a_clients_own_timeout_is_told_from_the_limit_around_it(runs, clock):
+def test_clients_own_timeout_differs_from_the_enclosing_limit(runs, clock):
     import httpx
 
     told = Told()
@@ -705,7 +705,7 @@ def test_an_attempt_that_the_deadline_cuts_has_an_unknown_outcome(clock):
         ({"on_timeout": in_asyncio}, None),
     ],
 )
-def test_a_timeout_that_makes_no_sense_is_refused(given, problem):
+def test_timeout_with_wrong_settings_is_rejected(given, problem):
     if problem is None:
         assert isinstance(Timeout(**{"seconds": 1.0, **given}), Strategy)
         return
@@ -714,7 +714,7 @@ def test_a_timeout_that_makes_no_sense_is_refused(given, problem):
 
 
 @runs
-def test_another_answer_that_has_to_be_awaited_all_the_same_is_refused(runs, clock):
+def test_substitute_that_is_an_awaitable_is_rejected(runs, clock):
     async def later():
         """Not awaited."""
 

@@ -99,7 +99,7 @@ class Opened(ControlListener):
 
 @frozen
 class Caller:
-    """Fails through one breaker after the other, each until it refuses."""
+    """Fails through one breaker after the other, each until it rejects."""
 
     url: str
     prefix: str

@@ -44,8 +44,8 @@ class Told(ControlListener):
 class Sharing:
     """Circuits on a server, under a prefix of their own.
 
-    The server's clock goes on by itself, and nobody can set it: to let time pass every time that
-    is stored is set back.  The clock of the breakers goes on by as much.
+    The server's clock cannot be set: to let time pass, every time that
+    is stored is set back.  The clock of the breakers advances by as much.
     """
 
     def __init__(self, url):
@@ -64,7 +64,7 @@ class Sharing:
     def counted(self, **settings):
         """A store whose requests are counted, and what counts them."""
         for script in (lua.CALL, lua.MOVE):
-            self.client.script_load(script.text)  # a server that has not seen it is told it in full
+            self.client.script_load(script.text)  # a server that does not know it gets its text
         place = make_url(self.url)
         with Proxy(place.port or 6379, place.host) as proxy:
             through = place.set(host="127.0.0.1", port=proxy.port)
@@ -90,7 +90,7 @@ class Sharing:
         return self.client.zcard(self.name(circuit, ":permits"))
 
     def advance(self, seconds, circuit="billing"):
-        """Let so many seconds pass."""
+        """Let *seconds* pass."""
         earlier = round(seconds * MICROSECONDS)
         fields = self.fields(circuit)
         for field in ("since", "until", "touched"):

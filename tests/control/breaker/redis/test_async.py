@@ -36,7 +36,7 @@ def half_open(sharing):
 @loops
 @modes
 @pytest.mark.parametrize("way", ["call", "wrap", "permit", "outcome"])
-def test_each_way_in_asks_and_reports(sharing, half_open, loop, mode, way):
+def test_each_entry_point_asks_and_reports(sharing, half_open, loop, mode, way):
     breaker = half_open(mode, required_successes=2)
 
     async def fine():
@@ -231,7 +231,7 @@ def test_what_is_said_inside_of_a_block_is_reported_at_its_end(half_open, end):
 
 @loops
 @pytest.mark.parametrize("said", ["at the end", "inside"])
-def test_the_loop_goes_on_while_the_store_hangs(valkey_binary, tmp_path, sharing, loop, said):
+def test_event_loop_runs_while_the_store_hangs(valkey_binary, tmp_path, sharing, loop, said):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, timeout=0.2, stale_after=3600)
         breaker = sharing.breaker(store=store)

@@ -114,7 +114,7 @@ def test_half_open_is_asked_for_each_permit(sharing, cached):
     assert (first.state, second.state) == ("closed", "closed")
 
 
-def test_what_goes_well_between_two_failures_counts_between_them(sharing, cached):
+def test_success_between_two_failures_counts_between_them(sharing, cached):
     breaker = cached(window=Consecutive(2))
     ask = breaker.wrap(lambda happens: happens())
     for _ in range(20):
@@ -129,7 +129,7 @@ def test_what_goes_well_between_two_failures_counts_between_them(sharing, cached
     assert breaker.snapshot().state == "open"
 
 
-def test_the_thread_tells_of_what_others_have_done(cached):
+def test_thread_reports_changes_of_other_processes(cached):
     told = Told()
     first, second = cached(), cached(stale_after=0.05, listeners=[told])
     call(second, fine)
@@ -157,7 +157,7 @@ def test_a_view_that_is_hardly_ever_stale_is_reported_to_the_store(sharing, cach
     until(lambda: sharing.fields()["state"] == "open")
 
 
-def test_a_row_that_is_full_is_not_undone_by_what_goes_well_before_it_is_reported(sharing, cached):
+def test_full_count_of_failures_is_kept_despite_an_unreported_success(sharing, cached):
     breaker = cached()
     call(breaker, fine)
     sharing.client.client_pause(60_000, all=False)

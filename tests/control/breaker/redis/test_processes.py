@@ -61,7 +61,7 @@ def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
     random = Random(number)
     with running([Prober(sharing.url, sharing.prefix, mode)] * number) as workers:
         wait_until(lambda: entries.most_at_once() == min(number, PLACES), workers)
-        for _ in range(kills):  # what a dead one has in hand is taken for the rest of the test
+        for _ in range(kills):  # a killed process keeps its permits for the rest of the test
             before = entries.number()
             wait_until(lambda before=before: entries.number() >= before + 20, workers)
             victim = workers.pop(random.randrange(len(workers)))
@@ -100,7 +100,7 @@ def test_a_call_that_begins_after_the_circuit_is_known_to_be_open_is_not_made(sh
 
 
 @pytest.mark.parametrize("mode", ["strict", "cached"])
-def test_a_forked_child_goes_on_by_itself(sharing, mode):
+def test_forked_child_works_independently(sharing, mode):
     store = sharing.store(mode=mode, stale_after=3600)
     breaker = sharing.breaker(store=store, window=Consecutive(2))
     assert breaker.outcome(fine).exception is None

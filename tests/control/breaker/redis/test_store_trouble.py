@@ -1,4 +1,4 @@
-"""What becomes of calls when the store is away, hangs, or holds what is no circuit."""
+"""Calls while the store is unavailable, hangs, or holds a record that is not a circuit."""
 
 import os
 import signal
@@ -240,7 +240,7 @@ def test_those_who_look_when_the_store_hangs_do_not_wait_one_after_the_other(han
     breaker.store.close()
 
 
-def test_calls_that_go_on_when_the_store_hangs_do_not_all_wait_for_it(hanging):
+def test_running_calls_do_not_all_wait_for_a_hanging_store(hanging):
     pid, proxy = hanging
     store = RedisCircuitStore(f"redis://127.0.0.1:{proxy.port}", timeout=0.2, stale_after=3600)
     breaker = made(store, window=Calls(50), minimum_calls=50)
@@ -299,7 +299,7 @@ RUBBISH = {
 @modes
 @pytest.mark.parametrize("spoil", list(RUBBISH))
 @pytest.mark.parametrize("on_store_error", ["local", "raise"])
-def test_what_is_no_circuit_crashes_no_call(sharing, mode, spoil, on_store_error):
+def test_record_that_is_not_a_circuit_does_not_break_calls(sharing, mode, spoil, on_store_error):
     store = sharing.store(mode=mode, on_store_error=on_store_error, stale_after=3600)
     breaker = sharing.breaker(store=store, window=Calls(5), minimum_calls=5)
     call(breaker, fine, failing)
@@ -359,7 +359,7 @@ def test_a_server_that_has_forgotten_the_latest_changes_counts_failures_again(sh
 
 
 class TestOtherRules:
-    def test_are_not_mixed_and_it_is_told(self, sharing):
+    def test_circuits_with_other_rules_are_not_mixed_and_reported(self, sharing):
         told = Told()
         first = sharing.breaker(window=Consecutive(3))
         other = sharing.breaker(window=Consecutive(1), listeners=[told])
@@ -389,7 +389,7 @@ class TestOtherRules:
         call(breaker, failing, failing, failing)
         assert breaker.state == "open"
 
-    def test_take_over_what_nobody_uses_any_more(self, sharing):
+    def test_take_over_a_circuit_that_is_no_longer_used(self, sharing):
         first = sharing.breaker(window=Consecutive(3))
         call(first, failing, failing)
         sharing.advance(61)
@@ -420,7 +420,7 @@ def test_an_open_time_without_the_store_has_its_jitter():
     assert breaker.snapshot().retry_after == pytest.approx(33)
 
 
-def test_what_was_refused_without_the_store_is_counted_with_the_rest(valkey_binary, tmp_path):
+def test_rejections_without_the_store_are_counted_with_the_rest(valkey_binary, tmp_path):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         told = Told()
         store = RedisCircuitStore(server.url, stale_after=0.02)

@@ -72,7 +72,7 @@ def test_half_open_lets_no_more_in_than_may_be_in_all_processes_together(sharing
     assert (first.state, second.state) == ("closed", "closed")
 
 
-def test_a_permit_of_a_process_that_died_is_free_when_its_lease_is_over(sharing):
+def test_permit_of_a_crashed_process_is_free_after_its_lease(sharing):
     first, second = half_open(sharing, half_open_calls=1, permit_timeout=7)
     assert first.permit().acquire() is None
     sharing.advance(6)
@@ -106,7 +106,7 @@ def test_a_result_of_another_time_moves_nothing(sharing):
 
 
 @pytest.mark.statement("S4-41")
-def test_every_process_tells_its_listeners_of_a_change_once(sharing):
+def test_every_process_notifies_its_listeners_of_a_change_once(sharing):
     heard = [Told(), Told()]
     first, second = (sharing.breaker(listeners=[each]) for each in heard)
     call(first, failing, failing, failing)
@@ -141,11 +141,11 @@ def test_what_is_done_by_hand_holds_for_all(sharing):
     ]
 
 
-def test_what_is_done_by_hand_for_good_has_no_end_in_the_store(sharing):
+def test_permanent_manual_state_has_no_end_in_the_store(sharing):
     first = sharing.breaker()
     assert first.state == "closed"
     assert sharing.client.ttl(sharing.name()) > 0
-    first.force_open(by="kim", reason="for good")
+    first.force_open(by="kim", reason="permanently")
     assert sharing.client.ttl(sharing.name()) == -1
     first.reset()
     assert sharing.client.ttl(sharing.name()) > 0
@@ -203,7 +203,7 @@ def test_no_call_of_many_threads_is_lost_or_counted_twice(sharing, switching):
     assert (shown.calls, shown.failures, shown.late) == (480, 160, 0)
 
 
-def test_a_breaker_is_gone_when_nobody_holds_it(sharing):
+def test_unreferenced_breaker_is_collected(sharing):
     breaker = sharing.breaker()
     sharing.made.remove(breaker)
     call(breaker, fine, failing)
