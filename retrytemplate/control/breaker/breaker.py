@@ -221,9 +221,11 @@ class CircuitBreaker(Observed, StrategyBase):
         if self.store is None:
             calls.backend = LocalBackend(rules, jitter)
         else:
+            from retrytemplate.control.breaker.redis.cached import open_backend
+
             notify = partial(notify_if_alive, ref(calls))
             key = self.store.circuit_key(self.name, rules, self.slow_call)
-            calls.backend = self.store.backend(key, rules, jitter, calls.monotonic, notify)
+            calls.backend = open_backend(self.store, key, rules, jitter, calls.monotonic, notify)
         store("_calls", calls)
         store("_backend", calls.backend)
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define, field, frozen
 
 from retrytemplate._internal.locks import Monitor
 from retrytemplate.control.events import ControlEvent, notify_listeners
-
-if TYPE_CHECKING:
-    from retrytemplate.control.hedge.execution import HedgeAttempt
 
 __all__ = [
     "AttemptAbandoned",
@@ -104,28 +101,28 @@ class HedgeRecorder:
     _counts: Counter[str] = field(factory=Counter)
     _monitor: Monitor = field(factory=Monitor)
 
-    def on_started(self, attempt: HedgeAttempt) -> None:
-        if attempt.number == 1:
+    def on_started(self, number: int, after: BaseException | None) -> None:
+        if number == 1:
             self._count("calls")
         else:
             self._count("hedges")
-            self._notify(HedgeStarted, number=attempt.number, error=attempt.after)
+            self._notify(HedgeStarted, number=number, error=after)
 
-    def on_won(self, attempt: HedgeAttempt, started: int) -> None:
-        if attempt.number > 1:
+    def on_won(self, number: int, started: int) -> None:
+        if number > 1:
             self._count("won")
-            self._notify(HedgeWon, number=attempt.number, started=started)
+            self._notify(HedgeWon, number=number, started=started)
 
     def on_rejected(self, error: Exception) -> None:
         self._count("rejected")
         self._notify(HedgeRefused, error=error)
 
-    def on_abandoned(self, attempt: HedgeAttempt) -> None:
+    def on_abandoned(self, number: int) -> None:
         self._count("abandoned")
-        self._notify(AttemptAbandoned, number=attempt.number)
+        self._notify(AttemptAbandoned, number=number)
 
-    def on_failed(self, attempt: HedgeAttempt, error: BaseException) -> None:
-        self._notify(AttemptFailed, number=attempt.number, error=error)
+    def on_failed(self, number: int, error: BaseException) -> None:
+        self._notify(AttemptFailed, number=number, error=error)
 
     def snapshot(self, delay: float | None) -> HedgeSnapshot:
         return self._monitor.read(self._shown, delay)

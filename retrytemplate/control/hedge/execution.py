@@ -92,7 +92,7 @@ class HedgeAttempt:
     def _begin(self) -> None:
         self.began = self.execution.clock.monotonic()
         self.execution.budget_account.mark_counted()
-        self.execution.recorder.on_started(self)
+        self.execution.recorder.on_started(self.number, self.after)
 
 
 @define(eq=False)
@@ -249,7 +249,7 @@ class HedgedExecution:
         """Report the failure of a call that has not won."""
         error = without_cancellation(attempt.error)
         if error is not None and attempt.error is not self.error:
-            self.recorder.on_failed(attempt, error)
+            self.recorder.on_failed(attempt.number, error)
 
     @property
     def started(self) -> int:

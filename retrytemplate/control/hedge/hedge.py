@@ -278,7 +278,7 @@ class Hedge(Observed, StrategyBase):
         execution.budget_account.on_success()
         if isinstance(self.delay, Quantile):
             self.delay.record(execution.latency_sample())
-        self._recorder.on_won(winner, execution.started)
+        self._recorder.on_won(winner.number, execution.started)
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         if self.executor is None:

@@ -219,7 +219,7 @@ class ThreadPoolRunner:
             uninterrupted(self._stop, self._queued)
         for queued in self._queued:
             if queued.attempt.abandoned:
-                self._execution.recorder.on_abandoned(queued.attempt)
+                self._execution.recorder.on_abandoned(queued.attempt.number)
         self._queued.clear()  # one that was left behind holds the failure that it came after
 
     def _close(self) -> None:

@@ -6,15 +6,13 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextvars import Context
-
-    from retrytemplate.control.propagation.propagation import Propagation
 
 __all__ = ["asgi", "wsgi"]
 
 
-def asgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any]:
+def asgi(incoming: Callable[..., Any], app: Callable[..., Any]) -> Callable[..., Any]:
     """The application with what came in around each HTTP request; all else passes as it is."""
     _check(app)
 
@@ -23,23 +21,25 @@ def asgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any
             await app(scope, receive, send)
             return
         # Not cut at the deadline: what is answered then is the application's to say.
-        with propagation.incoming(scope["headers"]):
+        with incoming(scope["headers"]):
             await app(scope, receive, send)
 
     return within
 
 
-def wsgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any]:
+def wsgi(
+    incoming: Callable[..., Any], names: Iterable[str], app: Callable[..., Any]
+) -> Callable[..., Any]:
     """The application with what came in around it, and around the body that it makes later on."""
     _check(app)
-    names = {f"HTTP_{name.upper().replace('-', '_')}": name for name in propagation._names()}
+    keys = {f"HTTP_{name.upper().replace('-', '_')}": name for name in names}
 
     def within(environ: Any, start_response: Any) -> Any:
         # In a context of its own, which is never left: a server that never closes a body
         # would let the thread's next request find it.
         inside = copy_context()
-        headers = {name: environ[key] for key, name in names.items() if key in environ}
-        inside.run(propagation.incoming(headers).__enter__)
+        headers = {name: environ[key] for key, name in keys.items() if key in environ}
+        inside.run(incoming(headers).__enter__)
         body = inside.run(app, environ, start_response)
         return body if isinstance(body, list | tuple) else _Body(inside, body)
 

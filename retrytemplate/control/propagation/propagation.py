@@ -154,13 +154,13 @@ class Propagation:
         """An ASGI application around which ``incoming`` is open for each request."""
         from retrytemplate.control.propagation.middleware import asgi
 
-        return asgi(self, app)
+        return asgi(self.incoming, app)
 
     def wsgi(self, app: Callable[..., Any]) -> Callable[..., Any]:
         """A WSGI application around which ``incoming`` is open for each request."""
         from retrytemplate.control.propagation.middleware import wsgi
 
-        return wsgi(self, app)
+        return wsgi(self.incoming, self._names(), app)
 
 
 def _parse_values(

@@ -12,11 +12,14 @@ from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, code_of
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from retrytemplate.control.breaker.backend import Admission, CircuitSnapshot
     from retrytemplate.control.breaker.redis.record import CircuitRecord
-    from retrytemplate.control.breaker.state_machine import State, Verdict
+    from retrytemplate.control.breaker.redis.store import CircuitKey, RedisCircuitStore
+    from retrytemplate.control.breaker.state_machine import CircuitConfig, State, Verdict
 
-__all__ = ["CachedRedisBackend"]
+__all__ = ["CachedRedisBackend", "open_backend"]
 
 
 class _SuccessCounter:
@@ -141,3 +144,21 @@ class CachedRedisBackend(StrictRedisBackend):
         """Leave nothing to the thread from now on, end it, and report what was kept back."""
         self._unwatched = True
         super().close()
+
+
+def open_backend(
+    store: RedisCircuitStore,
+    key: CircuitKey,
+    rules: CircuitConfig,
+    jitter: Callable[[], float],
+    monotonic: Any,
+    notify: Callable[[], None],
+) -> StrictRedisBackend:
+    """The backend of one breaker on a store.
+
+    :param jitter: returns a random factor of the open time.
+    :param monotonic: its ``now()`` measures in this process.
+    :param notify: notifies the listeners of the breaker outside of its calls.
+    """
+    kind = StrictRedisBackend if store.mode == "strict" else CachedRedisBackend
+    return kind(store, key, rules, jitter, monotonic, notify)

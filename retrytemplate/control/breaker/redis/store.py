@@ -22,14 +22,13 @@ from retrytemplate.control.breaker.window import STEPS, Calls, Seconds
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from redis import Redis
 
     from retrytemplate._internal.validation import Seconds as Duration
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.redis_script import Script
-    from retrytemplate.control.breaker.backend import CircuitBackend
     from retrytemplate.control.breaker.redis.record import CircuitRecord
     from retrytemplate.control.breaker.state_machine import CircuitConfig, State
 
@@ -161,26 +160,6 @@ class RedisCircuitStore:
         return None if reply is None else self._decode_reply(name, reply)
 
     # -- what a breaker asks for -----------------------------------------------------------------
-
-    def backend(
-        self,
-        key: CircuitKey,
-        rules: CircuitConfig,
-        jitter: Callable[[], float],
-        monotonic: Any,
-        notify: Callable[[], None],
-    ) -> CircuitBackend:
-        """What this process knows of the circuit.
-
-        :param jitter: returns a random factor of the open time.
-        :param monotonic: whose ``now()`` measures in this process.
-        :param notify: notifies the listeners of the breaker outside of its calls.
-        """
-        from retrytemplate.control.breaker.redis.cached import CachedRedisBackend
-        from retrytemplate.control.breaker.redis.strict import StrictRedisBackend
-
-        kind = StrictRedisBackend if self.mode == "strict" else CachedRedisBackend
-        return kind(self, key, rules, jitter, monotonic, notify)
 
     def circuit_key(self, name: str, rules: CircuitConfig, slow_call: float | None) -> CircuitKey:
         """Where the circuit of a breaker with these rules is."""
