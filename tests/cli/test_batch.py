@@ -34,7 +34,7 @@ def step(place, name="step"):
 
 
 @pytest.mark.parametrize("name", ["step", "make", "awaited"])
-def test_a_step_of_a_file_is_run_to_its_end(place, name):
+def test_run_completes_the_step_of_a_file(place, name):
     done = place.run("batch", "run", step(place, name))
     assert (done.returncode, done.stderr) == (0, "")
     assert place.rows() == list(range(12))
@@ -54,7 +54,7 @@ def test_failed_run_exits_with_1_and_resumes_on_the_next_run(place):
     assert place.rows() == list(range(12))
 
 
-def test_parameters_are_json_where_they_can_be_and_text_otherwise(place):
+def test_parameters_are_json_or_else_text(place):
     pairs = [
         "day=2026-11-21",
         "limit=20",
@@ -77,7 +77,7 @@ def test_parameters_are_json_where_they_can_be_and_text_otherwise(place):
     }
 
 
-def test_for_machines_each_change_is_a_line_and_nothing_else_is_there(place):
+def test_json_output_has_a_line_for_each_change_only(place):
     done = place.run("batch", "run", step(place), "--json")
     lines = lines_of(done.stdout)
     assert (done.returncode, lines[-1]["state"], lines[-1]["written"]) == (0, "completed", 12)
@@ -121,7 +121,7 @@ def test_in_a_terminal_progress_is_a_live_bar(place):
 
 @pytest.mark.parametrize("name", ["step", "awaited"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_ends_the_run_after_the_chunk(place, name, number):
+def test_first_signal_ends_the_run_after_the_chunk(place, name, number):
     child = place.start("batch", "run", step(place, name), GATE="5")
     with child:
         place.arrived()
@@ -138,7 +138,7 @@ def test_the_first_signal_ends_the_run_after_the_chunk(place, name, number):
 
 
 @pytest.mark.parametrize("name", ["step", "awaited"])
-def test_the_second_signal_ends_the_run_at_once(place, name):
+def test_second_signal_interrupts_the_run(place, name):
     child = place.start("batch", "run", step(place, name), GATE="5")
     with child:
         place.arrived()
@@ -235,14 +235,14 @@ def test_run_held_by_another_process_is_rejected(place):
         (("{job}:step", "--on-existing", "stop"), "invalid choice: 'stop'"),
     ],
 )
-def test_what_cannot_be_run_is_said_and_exits_with_2(place, args, says):
+def test_invalid_job_exits_with_2_and_the_reason(place, args, says):
     filled = [arg.format(job=place.job, folder=place.folder) for arg in args]
     done = place.run("batch", "run", *filled)
     assert done.returncode == 2
     assert re.search(says, done.stderr), done.stderr
 
 
-def test_a_file_that_fails_is_shown_with_its_own_lines_alone(place):
+def test_traceback_of_a_failing_file_has_its_own_frames_only(place):
     place.job.write_text("import json\n\njson.loads('{')\n")
     done = place.run("batch", "run", step(place))
     assert done.returncode == 2
@@ -252,7 +252,7 @@ def test_a_file_that_fails_is_shown_with_its_own_lines_alone(place):
 
 
 @pytest.mark.parametrize("way", ["a file", "a function"])
-def test_a_job_that_exits_cannot_be_run(place, way):
+def test_job_file_that_exits_is_wrong_use(place, way):
     ends = "raise SystemExit('boom')\n"
     place.job.write_text(ends if way == "a file" else f"def step():\n    {ends}")
     done = place.run("batch", "run", step(place))
@@ -327,7 +327,7 @@ def test_watch_prefers_the_run_in_progress_to_a_newer_one(place):
             watching.communicate(timeout=PATIENCE)
 
 
-def test_watch_says_that_there_is_nothing_to_watch(place):
+def test_watch_without_a_run_exits_with_1(place):
     place.run("batch", "run", step(place))
     for args, says in (((99,), "there is no run 99"), (("--step", "x"), "there is no run of 'x'")):
         done = place.run("batch", "watch", *args)
@@ -371,7 +371,7 @@ def shown(world, capsys):
     return run
 
 
-def test_runs_have_a_line_each_the_newest_first(shown):
+def test_status_lists_runs_newest_first(shown):
     head, rule, *lines = shown("status")
     assert head.split() == "run step state share written letters rate age parameters".split()
     assert set(rule) == {"─"}
@@ -384,7 +384,7 @@ def test_runs_have_a_line_each_the_newest_first(shown):
     assert max(map(len, lines)) <= 80
 
 
-def test_runs_of_one_step_and_pages_of_them_are_shown(shown):
+def test_status_filters_by_step_and_pages(shown):
     assert [line.split()[0] for line in shown("status", "--step", "price")[2:]] == ["2"]
     page = shown("status", "--limit", 2)
     assert page[-1] == "There are more: --before 2"
@@ -392,7 +392,7 @@ def test_runs_of_one_step_and_pages_of_them_are_shown(shown):
     assert shown("status", "--step", "none") == ["No such run."]
 
 
-def test_a_run_is_shown_with_all_that_is_known_of_it(shown):
+def test_status_of_one_run_prints_all_facts(shown):
     lines = shown("status", 2)
     assert lines[0] == "run 2 of price"
     assert "parameters    file=orders.csv n=2" in lines
@@ -402,7 +402,7 @@ def test_a_run_is_shown_with_all_that_is_known_of_it(shown):
     assert "delivery      exactly once" in lines
 
 
-def test_status_for_machines_has_every_field(world, capsys):
+def test_status_json_has_every_field(world, capsys):
     assert main(["batch", "status", "--json", "--limit", "2", "--store-prefix", world.prefix]) == 0
     page = json.loads(capsys.readouterr().out)
     assert [each["run_id"] for each in page["runs"]] == [3, 2]
@@ -420,20 +420,20 @@ def test_json_output_needs_no_extra(world, capsys, monkeypatch):
 # -- abandon -------------------------------------------------------------------------------------
 
 
-def test_a_run_is_abandoned_once_and_stays_so(world, shown):
+def test_abandon_twice_leaves_the_run_abandoned(world, shown):
     for _ in range(2):
         assert shown("abandon", 2) == ["run 2 abandoned"]
     assert Runs(world.jobs).find(2).state == "abandoned"
 
 
-def test_a_completed_run_and_one_that_is_not_there_are_not_abandoned(world, capsys):
+def test_abandon_rejects_completed_and_unknown_runs(world, capsys):
     for number, says in ((1, "run 1 is completed and cannot be abandoned"), (9, "no run 9")):
         assert main(["batch", "abandon", str(number), "--store-prefix", world.prefix]) == 1
         assert says in capsys.readouterr().err
     assert Runs(world.jobs).find(1).state == "completed"
 
 
-def test_in_a_terminal_it_asks_before_it_abandons(place):
+def test_abandon_in_a_terminal_asks_first(place):
     place.run("batch", "run", step(place), BAD="6")
     ours, theirs = pty.openpty()
     os.write(ours, b"n\n")
@@ -459,14 +459,14 @@ def test_in_a_terminal_it_asks_before_it_abandons(place):
         ("postgresql://me:secret@127.0.0.1:1/db", 1, "the job repository cannot be used"),
     ],
 )
-def test_a_store_that_cannot_serve_is_said_without_its_password(capsys, store, code, says):
+def test_invalid_store_is_reported_without_its_password(capsys, store, code, says):
     assert main(["batch", "status", "--store", store]) == code
     said = capsys.readouterr().err
     assert says in said
     assert "secret" not in said
 
 
-def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
+def test_missing_store_is_wrong_use(capsys, monkeypatch):
     monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
     assert main(["batch", "status"]) == 2
     assert "a URL is needed, here or as RETRYTEMPLATE_STORE" in capsys.readouterr().err
@@ -478,7 +478,7 @@ def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "says"), [("", "text that is not empty"), ("\udcff", "that a database can store")]
 )
-def test_a_step_that_cannot_be_is_wrong_use(capsys, verb, name, says):
+def test_invalid_step_name_is_wrong_use(capsys, verb, name, says):
     with pytest.raises(SystemExit) as ended:
         main(["batch", verb, "--step", name])
     assert ended.value.code == 2
@@ -522,7 +522,7 @@ def test_throughput_is_that_of_the_recent_window():
     assert rates[-1] == pytest.approx(1.0)
 
 
-def test_a_run_from_which_nothing_comes_slows_down():
+def test_throughput_falls_while_no_items_are_processed():
     throughput = Throughput()
     throughput.update(at(0.0, 0))
     throughput.update(at(10.0, 100))
@@ -541,7 +541,7 @@ def drawn(run):
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def test_the_bar_says_how_fast_it_goes_and_what_remains():
+def test_bar_shows_throughput_and_remaining_time():
     counts = Counts(read=600, written=590, filtered=5, dead_lettered=5, skipped=5, retries=12)
     run = a_run(
         counts=counts, progress=0.25, taken=40.0, now=100.0, parameters={"day": "x", "n": 3}
@@ -555,7 +555,7 @@ def test_the_bar_says_how_fast_it_goes_and_what_remains():
     ]
 
 
-def test_the_bar_names_suspects_while_there_are_any():
+def test_bar_shows_suspects():
     assert drawn(a_run(isolating=True))[-1] == "isolating: the items of a chunk are suspects"
     assert (
         drawn(a_run(isolating=True, suspects=17, isolated_item=3))[-1]
@@ -563,5 +563,5 @@ def test_the_bar_names_suspects_while_there_are_any():
     )
 
 
-def test_what_a_terminal_would_obey_is_written_out_in_the_bar():
+def test_bar_escapes_control_characters():
     assert drawn(a_run(step="\x1b[31m[bold]red"))[0] == r"run 3 of \x1b[31m[bold]red   running"

@@ -45,7 +45,7 @@ def test_breakers_are_compared_on_one_recording(recording, capsys):
     assert rows[1].split() == ["calls:50,reset_jitter=0", "0", "0", "0:00", "0", "0", "4"]
 
 
-def test_machines_get_every_figure(recording, capsys):
+def test_replay_json_has_every_figure(recording, capsys):
     args = ("--json", "--breaker", "consecutive:2,reset_timeout=5,reset_jitter=0")
     code, out, _ = replayed(capsys, recording, *args)
     assert (code, json.loads(out)) == (
@@ -66,7 +66,7 @@ def test_machines_get_every_figure(recording, capsys):
     )
 
 
-def test_json_lines_are_the_same_recording(recording, tmp_path, capsys):
+def test_json_lines_give_the_same_results_as_csv(recording, tmp_path, capsys):
     lines = tmp_path / "calls.jsonl"
     names = ("time", "duration", "outcome", "host")
     told = [json.dumps(dict(zip(names, (*call, "a"), strict=True))) for call in CALLS]
@@ -75,14 +75,14 @@ def test_json_lines_are_the_same_recording(recording, tmp_path, capsys):
     assert replayed(capsys, lines, *args) == replayed(capsys, recording, *args)
 
 
-def test_the_same_seed_gives_the_same_jitter_and_another_one_another(recording, capsys):
+def test_seed_determines_the_jitter(recording, capsys):
     args = (recording, "--json", "--breaker", "consecutive:2,reset_timeout=9,reset_jitter=2")
     first, again, other = (replayed(capsys, *args, "--seed", seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
-def test_the_breakers_of_the_help_are_those_that_can_be_made(capsys):
+def test_help_lists_every_kind_of_breaker(capsys):
     _, out, _ = replayed(capsys, "--help")
     for name, kind in BREAKERS.items():
         assert f"  {name}:" in out
@@ -100,9 +100,7 @@ def test_the_breakers_of_the_help_are_those_that_can_be_made(capsys):
         ("time,duration,outcome\n", "calls.csv: no calls are recorded"),
     ],
 )
-def test_a_recording_that_cannot_be_read_is_a_failure_that_names_the_record(
-    text, problem, tmp_path, capsys
-):
+def test_unreadable_recording_exits_with_1_and_names_the_record(text, problem, tmp_path, capsys):
     path = tmp_path / "calls.csv"
     path.write_text(text, encoding="utf-8")
     code, out, err = replayed(capsys, path)
@@ -129,7 +127,7 @@ def test_invalid_line_or_missing_file_exits_with_1(tmp_path, capsys):
         ("calls:50,failure_rate=2", "breaker 'calls': failure_rate must be a share"),
     ],
 )
-def test_a_breaker_that_cannot_be_made_is_wrong_use(spec, problem, recording, capsys):
+def test_invalid_breaker_is_wrong_use(spec, problem, recording, capsys):
     code, out, err = replayed(capsys, recording, "--breaker", spec)
     assert (code, out) == (2, "")
     assert problem in err
@@ -178,7 +176,7 @@ def test_the_status_shows_every_circuit_in_the_store(circuits, capsys):
 
 
 @pytest.mark.statement("S4-41")
-def test_the_status_is_json_for_machines(circuits, capsys):
+def test_status_prints_json(circuits, capsys):
     code, out, _ = status(capsys, *circuits, "--json", "mail", "billing")
     mail, billing = json.loads(out)
     assert code == 0
@@ -195,7 +193,7 @@ def test_status_with_exit_code_reports_rejecting_circuits(circuits, capsys):
     assert status(capsys, *circuits, "--exit-code", "search")[0] == 0
 
 
-def test_looking_changes_nothing(shared, capsys):
+def test_status_changes_nothing(shared, capsys):
     sharing, options = shared
     for _ in range(3):
         sharing.breaker().outcome(failing)
@@ -257,7 +255,7 @@ def test_store_of_another_kind_is_rejected(options, message, capsys, monkeypatch
     assert message in err
 
 
-def test_a_store_that_is_away_is_said_without_its_password(capsys):
+def test_unavailable_store_is_reported_without_its_password(capsys):
     code, _, err = status(capsys, "--store", f"redis://me:s3cret@127.0.0.1:{free_port()}/0")
     assert code == 1
     assert "s3cret" not in err

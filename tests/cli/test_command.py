@@ -32,7 +32,7 @@ def verb(monkeypatch):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_a_verb_gives_the_exit_code(verb, code):
+def test_exit_code_is_that_of_the_verb(verb, code):
     assert verb(lambda args: code) == code
 
 
@@ -43,7 +43,7 @@ def raising(error):
     return run
 
 
-def test_wrong_use_is_said_and_exits_with_2(verb, capsys):
+def test_wrong_use_exits_with_2_and_the_reason(verb, capsys):
     assert verb(raising(UsageError("there is no such thing"))) == 2
     assert capsys.readouterr() == ("", "retrytemplate try: there is no such thing\n")
 
@@ -60,7 +60,7 @@ def test_a_missing_extra_is_named_and_exits_with_2(verb, capsys):
     assert "pip install 'retrytemplate[cli]'" in capsys.readouterr().err
 
 
-def test_an_interrupt_exits_with_130_and_says_nothing(verb, capsys):
+def test_interrupt_exits_with_130_without_output(verb, capsys):
     assert verb(raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr() == ("", "")
 
@@ -84,7 +84,7 @@ def test_without_a_verb_the_usage_is_shown_and_it_exits_with_2(arguments, capsys
     assert "usage: retrytemplate" in capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away_leaves_no_traceback():
+def test_closed_pipe_prints_no_traceback():
     done = subprocess.run(
         f"{sys.executable} -m retrytemplate.cli simulate --policy always | head -n 1",
         shell=True,
@@ -97,7 +97,7 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
 
 
 @pytest.mark.parametrize("arguments", [("simulate",), ("simulate", "--json"), ("--help",)])
-def test_a_reader_that_is_gone_from_the_start_leaves_no_traceback(arguments, monkeypatch):
+def test_pipe_closed_before_the_start_prints_no_traceback(arguments, monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # buffered output is flushed at the end
     read, write = os.pipe()
     os.close(read)
@@ -119,7 +119,7 @@ def test_without_a_standard_output_nothing_is_printed(arguments):
     assert b"Traceback" not in done.stderr
 
 
-def test_what_cannot_be_printed_is_a_failure():
+def test_failing_output_exits_with_1():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             (*COMMAND, "simulate", "--json"),

@@ -100,7 +100,7 @@ def refused(capsys, *args):
 # -- list ----------------------------------------------------------------------------------------
 
 
-def test_a_key_has_a_line_with_its_phase_its_failures_and_the_last_one(shown):
+def test_list_prints_phase_failures_and_last_failure(shown):
     head, rule, line = shown("list")
 
     assert head.split() == ["key", "phase", "failed", "age/lease", "last", "failure"]
@@ -110,12 +110,12 @@ def test_a_key_has_a_line_with_its_phase_its_failures_and_the_last_one(shown):
     )
 
 
-def test_a_key_that_is_held_says_for_how_long(shop, shown):
+def test_list_prints_the_remaining_lease_of_a_held_key(shop, shown):
     shop.cache.begin("charge/s:held", worker="one", lease=3500)
     assert re.fullmatch(r"charge/s:held +attempting +0 +58 min left", shown("list")[2])
 
 
-def test_an_attempt_that_was_lost_is_said_to_be(shop, shown):
+def test_list_marks_a_lost_attempt(shop, shown):
     shop.cache.begin("charge/s:lost", worker="one")
     shop.sql("UPDATE retry_contexts SET lease_until = 5 WHERE worker = 'one'")
     assert re.fullmatch(r"charge/s:lost +lost +0 +\d s", shown("list")[2])
@@ -136,14 +136,14 @@ def test_long_names_are_cut_so_that_no_line_is_wider_than_the_terminal(shop, sho
         assert re.match(r"invoices/.*…\S*/last  idle ", lines[4])
 
 
-def test_where_no_terminal_ends_the_line_names_are_whole(shop, shown, monkeypatch):
+def test_names_are_not_truncated_without_a_terminal(shop, shown, monkeypatch):
     monkeypatch.delenv("COLUMNS")
     key = shop.deliver("/".join(["customer"] * 9), ValueError("no " * 20 + "price"))
 
     assert shown("list", "--prefix", key)[2].startswith(key)
 
 
-def test_what_a_terminal_would_obey_is_written_out(shop, shown):
+def test_control_characters_are_escaped(shop, shown):
     shop.deliver("\x1b[31mred\n\u202e", ValueError("\x1b]0;title\x07 [bold]x[/bold]\n2"))
     text = "\n".join(shown("list", "--prefix", "charge/s:\x1b"))
 
@@ -188,7 +188,7 @@ def test_only_keys_with_the_prefix_are_listed(shop, shown):
     assert shown("list", "--prefix", "orders/") == ["No such key."]
 
 
-def test_the_list_for_machines_has_pages_too(shop, data):
+def test_list_json_has_pages(shop, data):
     shop.deliver("order-18", ValueError("x"))
     page = data("list", "--limit", 1)
     [entry] = page["keys"]
@@ -200,7 +200,7 @@ def test_the_list_for_machines_has_pages_too(shop, data):
     assert data("list", "--after", page["next"])["next"] is None
 
 
-def test_a_record_that_cannot_be_read_is_said_to_be_in_its_line(shop, shown, monkeypatch):
+def test_list_marks_an_unreadable_record(shop, shown, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     shop.sql("UPDATE retry_contexts SET record = '{\"format\": 99}'")
 
@@ -234,7 +234,7 @@ def test_the_attempts_of_a_key_are_shown_with_place_time_and_traceback(shown):
     assert second.endswith("\n  ConnectionError: host db-17 does not answer")
 
 
-def test_attempts_that_are_not_kept_are_said_to_be_missing(shop, shown):
+def test_show_names_the_attempts_that_are_not_kept(shop, shown):
     shop.deliver("order-18", ValueError("x"), times=22)
     heads = [line for line in shown("show", "charge/s:order-18") if re.match(r"\(?attempt", line)]
 
@@ -247,7 +247,7 @@ def test_attempts_that_are_not_kept_are_said_to_be_missing(shop, shown):
     ]
 
 
-def test_who_holds_a_key_is_shown(shop, shown):
+def test_show_names_the_holder_of_a_key(shop, shown):
     shop.cache.begin("charge/s:order-17", worker="host-3:4711:18", lease=3500)
     lines = shown("show", "charge/s:order-17")
 
@@ -259,7 +259,7 @@ def test_who_holds_a_key_is_shown(shop, shown):
     ]
 
 
-def test_who_lost_an_attempt_is_shown(shop, shown):
+def test_show_names_the_worker_of_a_lost_attempt(shop, shown):
     shop.cache.begin("charge/s:order-17", worker="host-3:4711:18")
     shop.sql("UPDATE retry_contexts SET lease_until = lease_until - 99")
     text = "\n".join(shown("show", "charge/s:order-17"))
@@ -268,7 +268,7 @@ def test_who_lost_an_attempt_is_shown(shop, shown):
     assert re.search(r"was held by   host-3:4711:18, until .*, 1 min ago", text)
 
 
-def test_a_key_without_an_attempt_left_is_said_to_be_the_recovery_s(shop, shown):
+def test_show_prints_that_the_next_delivery_recovers(shop, shown):
     template = RetryTemplate(SimpleRetryPolicy(1), name="once", cache=shop.cache)
     template.bind(state=RetryState("a")).outcome(lambda: 1 / 0)
 
@@ -277,7 +277,7 @@ def test_a_key_without_an_attempt_left_is_said_to_be_the_recovery_s(shop, shown)
     )
 
 
-def test_a_remembered_success_is_shown_with_its_end(shop, shown):
+def test_show_prints_the_end_of_a_completion_marker(shop, shown):
     shop.cache.succeed(shop.cache.begin("charge/s:done", worker="one"), remember=3500)
     lines = shown("show", "charge/s:done")
 
@@ -286,12 +286,12 @@ def test_a_remembered_success_is_shown_with_its_end(shop, shown):
     assert not [line for line in lines if line.startswith("failed")]
 
 
-def test_a_success_that_is_remembered_for_an_age_has_an_end_all_the_same(shop, shown):
+def test_show_prints_an_end_beyond_the_calendar(shop, shown):
     shop.cache.succeed(shop.cache.begin("charge/s:done", worker="one"), remember=1e300)
     assert "forgotten     1e+300 s after 1970, in 1.157407e+295 d" in shown("show", "charge/s:done")
 
 
-def test_a_key_for_machines_is_its_whole_record(shop, data):
+def test_show_json_has_the_whole_record(shop, data):
     record = data("show", "charge/s:order-17")
 
     assert (record["format"], record["key"], record["phase"]) == (1, "charge/s:order-17", "idle")
@@ -301,7 +301,7 @@ def test_a_key_for_machines_is_its_whole_record(shop, data):
     assert {"worker", "lease_until", "version", "fence", "fingerprint"} <= set(record)
 
 
-def test_a_key_that_is_not_there_is_a_failure(shop, capsys):
+def test_show_of_an_unknown_key_exits_with_1(shop, capsys):
     assert refused(capsys, "show", "charge/s:order-99") == (
         1,
         "retrytemplate context: no record of the key 'charge/s:order-99'\n",
@@ -318,7 +318,7 @@ def test_keys_are_forgotten(shop, shown):
     assert shop.cache.keys() == ["charge/s:order-18"]
 
 
-def test_a_key_that_was_not_there_is_named_and_the_others_are_forgotten(shop, capsys):
+def test_forget_names_unknown_keys_and_forgets_the_others(shop, capsys):
     code = main(["context", "forget", "nope", "charge/s:order-17", "--json"])
     out, err = capsys.readouterr()
 
@@ -341,7 +341,7 @@ def in_a_terminal(answer, *args):
 
 
 @pytest.mark.parametrize("answer", [b"\n", b"n\n", b"yesterday\n"])
-def test_in_a_terminal_it_asks_first(shop, answer):
+def test_forget_in_a_terminal_asks_first(shop, answer):
     shop.cache.begin("charge/s:held", worker="host:17:1")
     code, out, err = in_a_terminal(answer, "charge/s:order-17", "charge/s:held")
 
@@ -354,35 +354,35 @@ def test_in_a_terminal_it_asks_first(shop, answer):
     assert shop.cache.keys() == ["charge/s:order-17"]
 
 
-def test_in_a_terminal_a_yes_lets_it(shop):
+def test_forget_in_a_terminal_accepts_yes(shop):
     code, out, _ = in_a_terminal(b"Y\n", "charge/s:order-17")
     assert (code, out, shop.cache.keys()) == (0, "1 key forgotten\n", [])
 
 
-def test_in_a_terminal_yes_can_be_said_before(shop):
+def test_forget_with_yes_does_not_ask(shop):
     assert in_a_terminal(b"", "charge/s:order-17", "--yes") == (0, "1 key forgotten\n", "")
 
 
 # -- the store -----------------------------------------------------------------------------------
 
 
-def test_the_store_of_the_option_goes_before_that_of_the_environment(shop, shown, monkeypatch):
+def test_store_option_overrides_the_environment(shop, shown, monkeypatch):
     monkeypatch.setenv("RETRYTEMPLATE_STORE", "sqlite:///elsewhere.db")
     assert len(shown("list", "--store", shop.url)) == 3
 
 
-def test_the_url_of_an_asynchronous_service_will_do(shop, shown):
+def test_url_of_an_async_driver_is_accepted(shop, shown):
     assert len(shown("list", "--store", f"sqlite+aiosqlite:///{shop.path}")) == 3
 
 
-def test_the_prefix_of_the_tables_can_be_said(shop, capsys):
+def test_store_prefix_selects_the_tables(shop, capsys):
     assert refused(capsys, "list", "--store-prefix", "other") == (
         1,
         "retrytemplate context: the database has no tables other_*\n",
     )
 
 
-def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
+def test_missing_store_is_wrong_use(capsys, monkeypatch):
     monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
     code, said = refused(capsys, "list")
 
@@ -415,7 +415,7 @@ def test_wrong_use_names_the_allowed_values(shop, capsys, args, says):
     assert re.search(says, said)
 
 
-def test_a_file_that_is_not_there_is_not_made(capsys, tmp_path):
+def test_missing_database_file_is_not_created(capsys, tmp_path):
     path = tmp_path / "none.db"
 
     assert refused(capsys, "list", "--store", f"sqlite:///{path}") == (

@@ -75,7 +75,7 @@ def keys(lines):
 # -- list ----------------------------------------------------------------------------------------
 
 
-def test_letters_have_a_line_each(shown):
+def test_list_prints_a_line_for_each_letter(shown):
     head, rule, *lines = shown("list")
     assert head.split() == "id step key phase tries state age last failure".split()
     assert set(rule) == {"─"}
@@ -95,7 +95,7 @@ def test_letters_have_a_line_each(shown):
         (["--state", "any", "--limit", "4"], ["order-1", "order-3", "order-5", "items:1"]),
     ],
 )
-def test_filters_leave_the_letters_that_fit(shown, args, found):
+def test_filters_select_matching_letters(shown, args, found):
     assert keys(shown("list", *args)) == found
 
 
@@ -107,7 +107,7 @@ def test_list_counts_the_attempts_that_a_history_leaves_out(world, shown):
     assert letter["attempts"] == 20
 
 
-def test_where_no_letter_fits_that_is_said(shown):
+def test_list_without_a_match_prints_a_message(shown):
     for args in (["--state", "discarded"], ["--error", "price"], ["--run", "99"]):
         assert shown("list", *args) == ["No such letter."]
 
@@ -117,7 +117,7 @@ def test_the_next_page_is_named(shown, ids):
     assert keys(shown("list", "--after", ids[2])) == ["items:1"]
 
 
-def test_the_list_for_machines_has_no_histories_and_names_the_next_page(shown, ids):
+def test_list_json_omits_histories_and_names_the_next_page(shown, ids):
     page = json.loads("\n".join(shown("list", "--limit", 1, "--json")))
     [letter] = page["letters"]
     assert page["next"] == letter["id"] == ids[0]
@@ -152,20 +152,20 @@ def test_a_letter_is_shown_with_its_attempts(shown, ids):
     assert re.search(r"\nattempt 2, .*\n(  .*\n)+  .*PriceError: no price for 1$", text)
 
 
-def test_a_letter_for_machines_has_its_history(shown, ids):
+def test_show_json_has_the_history(shown, ids):
     letter = json.loads("\n".join(shown("show", ids[0], "--json")))
     assert [attempt["number"] for attempt in letter["history"]] == [1, 2]
     assert (letter["state"], letter["audit"], letter["problem"]) == ("open", [], None)
 
 
-def test_a_letter_that_is_not_there_is_a_failure(dlq):
+def test_show_of_an_unknown_letter_exits_with_1(dlq):
     assert dlq("show", 99) == (1, [], "retrytemplate dlq: there is no dead letter 99\n")
 
 
 # -- discard -------------------------------------------------------------------------------------
 
 
-def test_letters_are_discarded_with_who_and_why(shown, ids):
+def test_discard_records_operator_and_reason(shown, ids):
     assert shown("discard", *ids[:2], "--by", "ada", "--reason", "test orders") == [
         "2 letters discarded"
     ]
@@ -175,7 +175,7 @@ def test_letters_are_discarded_with_who_and_why(shown, ids):
     assert re.fullmatch(r"discarded     \d{4}-.* UTC by ada: test orders", audit)
 
 
-def test_discarded_twice_a_letter_stays_as_it_is(world, shown, ids):
+def test_second_discard_changes_nothing(world, shown, ids):
     shown("discard", ids[0], "--by", "ada", "--reason", "first")
     assert shown("discard", *ids[:2], "--by", "bob", "--reason", "second") == [
         "1 letter discarded, 1 letter before"
@@ -188,7 +188,7 @@ def test_operator_defaults_to_the_user_who_is_logged_in(world, shown, ids):
     assert DeadLetters(world.jobs).find(ids[0]).audit[0].by == getpass.getuser()
 
 
-def test_a_letter_that_cannot_be_discarded_is_named_and_the_others_are(dlq, ids):
+def test_discard_names_invalid_letters_and_discards_the_others(dlq, ids):
     code, lines, err = dlq("discard", 99, ids[0], "--reason", "x", "--json")
     assert (code, err) == (1, "retrytemplate dlq: there is no dead letter 99\n")
     assert json.loads("\n".join(lines)) == {
@@ -230,7 +230,7 @@ def test_wrong_use_names_the_allowed_values(world, capsys, args, says):
 # -- export --------------------------------------------------------------------------------------
 
 
-def test_an_export_is_a_letter_a_line_and_says_beside_it_how_many(dlq, shown, ids):
+def test_export_prints_a_line_for_each_letter_and_the_count(dlq, shown, ids):
     shown("discard", ids[0], "--reason", "x")
     code, lines, err = dlq("export", "--step", "copy", "--state", "any")
     letters = [json.loads(line) for line in lines]
@@ -268,7 +268,7 @@ def test_a_letter_is_replayed_with_the_step_of_a_file(place):
     assert [(each["action"], each["by"]) for each in letter["audit"]] == [("replayed", "ada")]
 
 
-def test_what_fails_again_stays_open_and_exits_with_1(place):
+def test_replay_that_fails_again_keeps_the_letter_open(place):
     replayed = place.run("dlq", "replay", f"{place.job}:skipping", "--json", BAD="7")
     assert replayed.returncode == 1
     assert json.loads(replayed.stdout) == {
@@ -315,7 +315,7 @@ closed = evolve(skipping, retry=RetryTemplate(guards=[Closed()]))
     assert (letter["error_type"], letter["audit"]) == ("job.Odd", [])
 
 
-def test_only_the_letters_that_fit_are_replayed(place):
+def test_replay_filters_letters(place):
     for args in (["--error", "KeyError"], ["--key", "x"]):
         done = place.run("dlq", "replay", f"{place.job}:skipping", *args)
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 letters replayed")

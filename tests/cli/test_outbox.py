@@ -92,12 +92,12 @@ def test_outbox_list_names_the_next_page(outbox):
 
 
 @pytest.mark.parametrize("filters", [["--step", "other"], ["--run", "99"]])
-def test_outbox_list_without_a_message_says_so(outbox, filters):
+def test_outbox_list_without_a_message_prints_a_note(outbox, filters):
     assert outbox("list", *filters) == (0, ["No unsent messages."], "")
 
 
 @pytest.mark.parametrize("name", ["step", "awaited"])
-def test_outbox_send_sends_what_waits(outbox, job, monkeypatch, name):
+def test_outbox_send_sends_unsent_messages(outbox, job, monkeypatch, name):
     monkeypatch.delenv("REJECTED")
     code, lines, err = outbox("send", f"{job}:{name}")
     assert (code, err) == (0, "")
@@ -132,7 +132,7 @@ def test_outbox_send_of_a_step_without_outbox_is_wrong_use(outbox, job):
     assert "step 'ship' has no outbox" in err
 
 
-def test_batch_status_says_how_many_messages_wait(job, capsys):
+def test_batch_status_prints_the_number_of_unsent_messages(job, capsys):
     capsys.readouterr()
     assert main(["batch", "status"]) == 0
     assert "2 of their messages are unsent: retrytemplate outbox list" in capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_batch_status_says_how_many_messages_wait(job, capsys):
     assert json.loads(capsys.readouterr().out)["unsent"] == 2
 
 
-def test_batch_run_of_a_completed_run_says_since_when(job, capfd):
+def test_batch_run_of_a_completed_run_prints_its_end(job, capfd):
     capfd.readouterr()
     assert main(["batch", "run", f"{job}:step", "--json"]) == 0
     err = capfd.readouterr().err

@@ -64,7 +64,7 @@ def test_each_retry_has_its_delays_and_total_delays(figures):
     assert run["worst_case"] == {"attempts": 4, "waiting": 7.0, "duration": 7.0}
 
 
-def test_a_spread_has_its_ends_its_tenths_and_its_middle_in_order(figures):
+def test_quantiles_are_in_order(figures):
     (run,) = figures("--backoff", "uniform:1,2", "--seed", 3)["simulations"]
 
     for retry in run["retries"]:
@@ -72,7 +72,7 @@ def test_a_spread_has_its_ends_its_tenths_and_its_middle_in_order(figures):
         assert 1 <= low < tenth < middle < ninetieth < high <= 2
 
 
-def test_the_same_seed_prints_the_same_numbers_and_another_other_ones(figures):
+def test_seed_determines_the_numbers(figures):
     first, again, other = (figures("--seed", seed)["simulations"] for seed in (1, 1, 2))
 
     assert first == again
@@ -87,7 +87,7 @@ def test_backoffs_are_compared_with_the_same_random_numbers(figures):
     assert one == two
 
 
-def test_the_time_of_attempts_counts(figures):
+def test_attempt_duration_counts_for_timeouts(figures):
     args = ("--policy", "timeout:10", "--backoff", "fixed:2", "--attempt-duration", "3")
     (run,) = figures(*args)["simulations"]
 
@@ -95,7 +95,7 @@ def test_the_time_of_attempts_counts(figures):
     assert run["worst_case"]["duration"] == 13.0
 
 
-def test_what_nothing_bounds_is_null_and_the_runs_are_cut_off(figures):
+def test_unbounded_values_are_null_and_runs_are_truncated(figures):
     args = ("--policy", "always", "--backoff", "fixed:1", "--runs", 3, "--at-most", 10)
     (run,) = figures(*args)["simulations"]
 
@@ -103,7 +103,7 @@ def test_what_nothing_bounds_is_null_and_the_runs_are_cut_off(figures):
     assert run["worst_case"] == {"attempts": None, "waiting": None, "duration": None}
 
 
-def test_sums_that_no_float_can_hold_are_null(figures):
+def test_infinite_sums_are_null(figures):
     args = ("--backoff", "fixed:1e308", "--attempt-duration", "1e308", "--runs", 2)
     (run,) = figures(*args)["simulations"]
 
@@ -116,7 +116,7 @@ def test_sums_that_no_float_can_hold_are_null(figures):
 # -- the table and the plots ----------------------------------------------------------------------
 
 
-def test_the_table_shows_where_the_delays_lie(simulated):
+def test_table_draws_the_spread_of_delays(simulated):
     lines = simulated("--policy", "simple:4", "--backoff", "fixed:2", "--seed", 1)
 
     assert "backoff  fixed:2" in lines
@@ -142,7 +142,7 @@ def test_the_histogram_counts_every_run(simulated):
     assert sum(int(line.split()[-1]) for line in bars) == 500
 
 
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(simulated, monkeypatch):
+def test_output_fits_the_terminal_without_truncation(simulated, monkeypatch):
     for columns in (72, 80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = simulated(
@@ -152,7 +152,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(simulated, monkey
         assert not [line for line in lines if "…" in line]
 
 
-def test_a_terminal_that_says_it_has_no_columns_is_taken_for_one_of_80(simulated, monkeypatch):
+def test_terminal_of_0_columns_is_treated_as_80(simulated, monkeypatch):
     usual = simulated("--seed", 1)
     monkeypatch.setenv("COLUMNS", "0")
 
@@ -171,14 +171,14 @@ def test_a_long_simulation_shows_its_first_and_its_last_retries(simulated):
     "backoff",
     ["fixed:1e308", "uniform:0,1e308", "exponential:1,1e100,inf,full", "uniform:0,5e-324"],
 )
-def test_delays_out_of_all_proportion_fit_the_table(simulated, backoff):
+def test_extreme_delays_fit_the_table(simulated, backoff):
     lines = simulated("--backoff", backoff, "--runs", 50, "--seed", 1)
 
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if "…" in line or "nan" in line]
 
 
-def test_runs_that_were_cut_off_are_said(simulated):
+def test_truncated_runs_are_counted(simulated):
     lines = simulated("--policy", "always", "--runs", 4)
 
     assert "truncated      4 runs reached --at-most" in lines
@@ -192,7 +192,7 @@ def test_runs_that_were_cut_off_are_said(simulated):
         (("--backoff", "none"), "No delays: each retry follows immediately."),
     ],
 )
-def test_where_nothing_is_waited_for_that_is_said(simulated, args, says):
+def test_summary_without_delays_prints_a_note(simulated, args, says):
     assert says in simulated(*args)
 
 
@@ -219,7 +219,7 @@ def test_a_terminal_without_unicode_gets_ascii(monkeypatch, capfdbinary):
         (float("inf"), "unbounded"),
     ],
 )
-def test_seconds_have_about_three_figures_and_no_exponent_as_long_as_they_can_be_read(value, text):
+def test_seconds_have_about_three_significant_digits(value, text):
     assert seconds(value) == text
 
 
@@ -254,7 +254,7 @@ def test_a_picture_of_more_backoffs_has_more_panels(simulated, tmp_path):
     assert height("fixed:1") == height("fixed:1", "fixed:2") < height(*["fixed:1"] * 4)
 
 
-def test_a_picture_that_cannot_be_written_is_a_failure(capsys, tmp_path):
+def test_unwritable_picture_exits_with_1(capsys, tmp_path):
     code = main(["simulate", "--runs", "5", "--png", str(tmp_path / "nowhere" / "delays.png")])
     out, err = capsys.readouterr()
 

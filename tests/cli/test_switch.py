@@ -132,7 +132,7 @@ def facts(lines):
         (("--global",), {}),
     ],
 )
-def test_what_the_command_stops_is_stopped_for_a_switch_that_runs(office, shown, option, asked):
+def test_stop_of_the_command_reaches_a_running_switch(office, shown, option, asked):
     assert office.switch.check(**asked)
     shown("stop", *option, "--reason", REASON, "--for", "24h", "--by", "kim")
 
@@ -174,32 +174,32 @@ def test_missing_login_requires_the_by_option(office, capsys, monkeypatch):
     ("given", "seconds"),
     [("90s", 90), ("90m", 5400), ("24h", DAY), ("1.5d", 1.5 * DAY), ("1w", 7 * DAY)],
 )
-def test_a_length_of_time_has_a_unit(data, given, seconds):
+def test_durations_have_units(data, given, seconds):
     record = data(*STOP, "--for", given)
     assert record["until"] - record["at"] == pytest.approx(seconds)
 
 
-def test_a_stop_without_an_end_says_so(shown, data):
+def test_permanent_stop_is_shown_as_permanent(shown, data):
     assert facts(shown(*STOP, "--permanent"))["end"] == "permanent"
     assert data("status")["stopped"][0]["until"] is None
 
 
-def test_a_stop_may_stay_when_its_time_is_up(data):
+def test_stop_with_keep_stays_after_its_end(data):
     assert data(*STOPPED)["when_expired"] == "resume"
     assert data(*STOPPED, "--when-expired", "keep")["when_expired"] == "keep"
 
 
-def test_of_two_stops_the_later_end_holds(shown):
+def test_second_stop_keeps_the_later_end(shown):
     shown(*STOP, "--permanent")
     assert facts(shown(*STOPPED))["end"] == "permanent"
 
 
-def test_the_first_change_of_a_store_asks_whether_it_is_the_right_one(shown):
+def test_first_change_of_a_store_prints_a_note(shown):
     assert "first change" in facts(shown(*STOPPED))["note"]
     assert "note" not in facts(shown(*STOPPED))
 
 
-def test_a_name_that_is_new_and_nearly_a_known_one_is_remarked_upon(shown):
+def test_new_name_similar_to_a_known_one_prints_a_note(shown):
     shown(*STOPPED)
     typo = "stop", "--segment", "finanse", *STOPPED[3:]
 
@@ -211,7 +211,7 @@ def test_a_name_that_is_new_and_nearly_a_known_one_is_remarked_upon(shown):
     assert "note" not in facts(shown("stop", "--feature", "finance", *STOPPED[3:]))
 
 
-def test_a_stop_for_machines_is_the_record_of_the_change(office, data):
+def test_stop_json_is_the_record_of_the_change(office, data):
     record = data(*STOPPED, "--by", "kim")
 
     assert record.pop("until") - record.pop("at") == pytest.approx(DAY)
@@ -252,7 +252,7 @@ def in_a_terminal(answer, *args):
 GLOBAL = "stop", "--global", "--reason", "prices wrong, incident 4713", "--for", "2h"
 
 
-def test_in_a_terminal_a_stop_of_everything_asks_first(office):
+def test_stop_of_everything_in_a_terminal_asks_first(office):
     code, out, err = in_a_terminal(b"n\n", *GLOBAL)
 
     assert (code, out) == (1, "")
@@ -266,7 +266,7 @@ def test_in_a_terminal_a_stop_of_everything_asks_first(office):
 @pytest.mark.parametrize(
     ("answer", "more"), [(b"y\n", ()), (b"", ("--yes",))], ids=["asked", "said before"]
 )
-def test_in_a_terminal_a_yes_stops_everything(office, answer, more):
+def test_stop_of_everything_in_a_terminal_accepts_yes(office, answer, more):
     code, out, _ = in_a_terminal(answer, *GLOBAL, *more)
 
     assert (code, out.splitlines()[0]) == (0, "everything is stopped")
@@ -304,7 +304,7 @@ def test_resume_of_a_running_scope_is_rejected(office, capsys):
     )
 
 
-def test_a_canary_goes_step_by_step(office, shown):
+def test_canary_advances_in_steps(office, shown):
     shown(*STOPPED)
     lines = shown(*RESUME, "--canary", "5,25,100")
     assert lines[0] == "segment 'finance' is back for 5 % of the keys"
@@ -318,7 +318,7 @@ def test_a_canary_goes_step_by_step(office, shown):
     assert office.switch.check(segment="finance")
 
 
-def test_a_canary_that_failed_goes_back_to_none(office, shown):
+def test_failed_canary_is_rolled_back(office, shown):
     shown(*STOPPED)
     shown(*RESUME, "--canary", "50,100")
     lines = shown(*RESUME[:4], "errors are back, incident 4713", "--failed")
@@ -328,7 +328,7 @@ def test_a_canary_that_failed_goes_back_to_none(office, shown):
     assert office.switch.report().lines[0].state == "stopped"
 
 
-def test_a_check_that_is_content_takes_the_next_step(office, capfd):
+def test_successful_check_takes_the_next_step(office, capfd):
     office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
     office.switch.resume(segment="finance", by="lee", justification=MENDED, canary=(5, 25, 100))
     command = f"{sys.executable} -c 'print(17)'"
@@ -375,7 +375,7 @@ def test_a_check_that_cannot_be_run_changes_nothing(office, shown, capsys, comma
     assert office.switch.report().lines[0].entry.share == 5
 
 
-def test_without_a_canary_no_step_can_be_taken(shown, capsys):
+def test_advance_without_a_canary_is_rejected(shown, capsys):
     shown(*STOPPED)
     code, said = refused(capsys, *RESUME, "--advance")
 
@@ -386,7 +386,7 @@ def test_without_a_canary_no_step_can_be_taken(shown, capsys):
     )
 
 
-def test_after_a_stop_of_everything_all_at_once_needs_an_override(office, shown, capsys):
+def test_resume_of_everything_needs_an_override(office, shown, capsys):
     shown(*GLOBAL)
     back = "resume", "--global", "--justification", MENDED
     code, said = refused(capsys, *back)
@@ -405,7 +405,7 @@ def test_after_a_stop_of_everything_all_at_once_needs_an_override(office, shown,
 
 
 @pytest.mark.statement("S4-62", "S4-91")
-def test_each_thing_that_is_stopped_has_a_line(office, shown):
+def test_status_prints_a_line_for_each_stop(office, shown):
     office.at(3 * DAY).stop(segment="finance", reason=REASON, by="kim", permanent=True)
     office.at(7000).stop(feature="export", reason="wrong totals", by="lee", expires_in=2 * DAY)
     office.at(5000).resume(feature="export", by="lee", justification=MENDED, canary=(25, 100))
@@ -438,7 +438,7 @@ def test_expired_stop_is_not_shown(office, shown):
 
 
 @pytest.mark.statement("S4-91")
-def test_status_for_machines_has_all_that_is_known(office, data):
+def test_status_json_has_every_field(office, data):
     assert data("status")["stopped"] == []
     office.at(3 * DAY).stop(
         segment="finance", reason=REASON, by="kim", expires_in=DAY, when_expired="keep"
@@ -455,7 +455,7 @@ def test_status_for_machines_has_all_that_is_known(office, data):
 
 
 @pytest.mark.statement("S4-62")
-def test_asked_for_names_it_says_what_a_check_would_decide(office, shown):
+def test_status_of_names_prints_the_decision_of_a_check(office, shown):
     office.at(7000).stop(segment="finance", reason=REASON, by="kim", permanent=True)
 
     assert shown("status", "--segment", "hr", "--feature", "export") == [
@@ -478,7 +478,7 @@ def test_while_a_canary_runs_the_key_decides_as_in_a_check(office, data, key):
     assert asked["entry"]["next_shares"] == [100.0]
 
 
-def test_a_key_alone_is_asked_of_everything(office, shown):
+def test_status_of_a_key_alone_checks_everything(office, shown):
     assert shown("status", "--key", "user-17") == ["everything, key 'user-17': runs"]
     office.switch.stop(everything=True, reason=REASON, by="kim", permanent=True)
     assert shown("status", "--key", "17")[0] == "everything, key 17: is stopped"
@@ -494,7 +494,7 @@ def test_status_with_exit_code_reports_stops(office, shown):
 
 
 @pytest.mark.parametrize("args", [("status",), ("report", "--audit", "3")])
-def test_looking_makes_no_table(office, shown, args):
+def test_status_creates_no_table(office, shown, args):
     lines = shown(*args)
 
     assert "othing is stopped; this store has no changes" in lines[0]
@@ -510,7 +510,7 @@ def test_status_changes_nothing_and_notifies_no_listener(office, shown):
     assert (office.store.load(None), office.store.records()) == before
 
 
-def test_a_line_is_never_wider_than_the_terminal(office, shown, monkeypatch):
+def test_no_line_is_wider_than_the_terminal(office, shown, monkeypatch):
     name = "注文番号-二〇二六年十一月二十一日-東京都千代田区-最終"
     office.switch.stop(segment=name, reason="no " * 99 + "price", by="kim", permanent=True)
     monkeypatch.setenv("COLUMNS", "80")
@@ -520,7 +520,7 @@ def test_a_line_is_never_wider_than_the_terminal(office, shown, monkeypatch):
         assert max(map(cell_len, table)) <= 80
 
 
-def test_what_a_terminal_would_obey_is_written_out(office, shown):
+def test_control_characters_are_escaped(office, shown):
     office.switch.stop(
         segment="\x1b[31mred", reason="\x1b]0;title\x07 of the window", by="k\x1bm", permanent=True
     )
@@ -538,7 +538,7 @@ def test_what_a_terminal_would_obey_is_written_out(office, shown):
 
 
 @pytest.mark.statement("S4-62", "S4-66")
-def test_the_report_has_age_reason_owner_and_end_of_each_and_the_overdue_first(office, shown):
+def test_report_prints_all_facts_of_each_stop_overdue_ones_first(office, shown):
     office.at(30 * DAY).stop(segment="finance", reason=REASON, by="kim", permanent=True)
     office.at(9 * DAY).stop(
         feature="export", reason="wrong totals", by="lee", expires_in=DAY, when_expired="keep"
@@ -555,7 +555,7 @@ def test_the_report_has_age_reason_owner_and_end_of_each_and_the_overdue_first(o
     assert lines[-1] == "Pending notifications: 2 changes, the oldest 30 d old."
 
 
-def test_the_report_has_the_last_changes_where_it_is_asked_for_them(office, shown, data):
+def test_report_with_audit_prints_the_last_changes(office, shown, data):
     assert shown("report", "--audit", "2")[-1] == "No changes."
     shown(*STOPPED)
     shown(*RESUME, "--canary", "5,100")
@@ -576,7 +576,7 @@ def test_the_report_has_the_last_changes_where_it_is_asked_for_them(office, show
 
 
 @pytest.mark.parametrize("server", ["postgres_url", "valkey_url"])
-def test_a_server_is_a_store_too(office, shown, data, request, server):
+def test_stop_on_a_server_is_shown(office, shown, data, request, server):
     url, prefix = request.getfixturevalue(server), f"switch{os.getpid()}"
     kind = RedisSwitchStore if server == "valkey_url" else SQLSwitchStore
     where = "--store", url, "--store-prefix", prefix
@@ -611,7 +611,7 @@ print(*switch.check(segment="finance"), flush=True)
     assert said.startswith("False segment 'finance' is stopped by ")
 
 
-def test_a_change_that_cannot_be_printed_is_made_and_said_to_be(office):
+def test_unprintable_change_is_committed_and_reported(office):
     with open("/dev/full", "w") as full:
         done = forked_python.run((*COMMAND, *STOPPED), stdin=subprocess.DEVNULL, stdout=full)
 
@@ -623,7 +623,7 @@ def test_a_change_that_cannot_be_printed_is_made_and_said_to_be(office):
     assert not office.switch.check(segment="finance")
 
 
-def test_a_file_that_is_not_there_is_not_made(capsys, tmp_path):
+def test_missing_database_file_is_not_created(capsys, tmp_path):
     path = tmp_path / "none.db"
     for args in (("status",), ("report",), STOPPED, RESUME):
         assert refused(capsys, *args, "--store", f"sqlite:///{path}") == (
@@ -633,7 +633,7 @@ def test_a_file_that_is_not_there_is_not_made(capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_document_that_cannot_be_read_is_a_failure(office, capsys):
+def test_unreadable_document_exits_with_1(office, capsys):
     office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
     with closing(sqlite3.connect(office.path)) as connection, connection:
         connection.execute("UPDATE retry_switch SET document = '{\"v\": 99}'")
@@ -656,7 +656,7 @@ def unreadable(office):
 WHY = "record 2 has format 99, this version reads up to 1"
 
 
-def test_a_record_that_cannot_be_read_is_shown_as_such_among_the_others(unreadable, shown):
+def test_unreadable_record_is_listed_among_the_others(unreadable, shown):
     lines = shown("report", "--audit", 10)
     table = lines[lines.index(next(line for line in lines if line.startswith("when"))) + 2 :]
 
@@ -671,7 +671,7 @@ def test_a_record_that_cannot_be_read_is_shown_as_such_among_the_others(unreadab
     assert f"1 change cannot be read: {WHY}" in shown("status")
 
 
-def test_for_machines_a_record_that_cannot_be_read_says_why(unreadable, data):
+def test_json_of_an_unreadable_record_has_the_reason(unreadable, data):
     rubbish = {"number": 2, "error": WHY, "notified": False}
     report = data("report", "--audit", 10)
 
@@ -681,7 +681,7 @@ def test_for_machines_a_record_that_cannot_be_read_says_why(unreadable, data):
     assert data("status")["unreadable"] == [rubbish]
 
 
-def test_a_change_is_made_and_shown_though_a_record_cannot_be_read(unreadable, shown):
+def test_change_is_committed_despite_an_unreadable_record(unreadable, shown):
     said = facts(shown(*RESUME))
 
     assert (said["justification"], said["notified"][:2]) == (MENDED, "no")
@@ -698,7 +698,7 @@ def test_a_change_is_made_and_shown_though_a_record_cannot_be_read(unreadable, s
         (f"me:{SECRET}@host/db", 2),
     ],
 )
-def test_a_store_that_does_not_answer_is_a_failure_without_its_password(capsys, url, code):
+def test_unavailable_store_is_reported_without_its_password(capsys, url, code):
     for args in (("status",), STOPPED, RESUME, (*RESUME, "--advance")):
         given, said = refused(capsys, *args, "--store", url)
         assert given == code
@@ -706,7 +706,7 @@ def test_a_store_that_does_not_answer_is_a_failure_without_its_password(capsys, 
         assert said.endswith(": nothing was changed\n") == (code == 1 and args != ("status",))
 
 
-def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
+def test_missing_store_is_wrong_use(capsys, monkeypatch):
     monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
     code, said = refused(capsys, "status")
 
@@ -755,7 +755,7 @@ def test_switch_of_a_file_calls_its_notifiers(office, service, capsys):
     assert not office.switch.check(segment="finance")
 
 
-def test_the_names_and_rules_of_a_program_hold(office, service, capsys):
+def test_names_and_rules_of_a_switch_file_apply(office, service, capsys):
     for args, says in (
         (("stop", "--segment", "finanse", *STOPPED[3:]), "there is no segment 'finanse'"),
         (("stop", "--feature", "export", *STOPPED[3:]), "there is no feature 'export'"),
@@ -777,7 +777,7 @@ def test_the_names_and_rules_of_a_program_hold(office, service, capsys):
         ("swich", (), "has no swich, only switch, memory"),
     ],
 )
-def test_a_switch_that_cannot_serve_is_wrong_use(service, capsys, name, more, says):
+def test_invalid_switch_file_is_wrong_use(service, capsys, name, more, says):
     file = service[1].removesuffix(":switch")
     code, said = refused(capsys, "status", "--switch", f"{file}:{name}", *more)
 
@@ -864,7 +864,7 @@ def test_each_verb_has_help_with_an_example(verb, capsys):
     assert {"--store", "--store-prefix", "--switch", "--json"} <= set(re.findall(r"--[\w-]+", out))
 
 
-def test_what_changes_something_needs_no_extra_for_the_terminal(office, shown, data, monkeypatch):
+def test_changes_need_no_cli_extra(office, shown, data, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
 
     assert shown(*STOPPED)[0] == "segment 'finance' is stopped"
@@ -891,7 +891,7 @@ def test_commands_of_a_page_run_in_order(office, page, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_examples_of_the_help_can_be_read_and_say_enough(office, capsys):
+def test_examples_of_the_help_are_valid(office, capsys):
     parser = ArgumentParser()
     add_parser(parser.add_subparsers())
     epilogs = (EPILOG, STOP_EPILOG, RESUME_EPILOG, STATUS_EPILOG, REPORT_EPILOG)

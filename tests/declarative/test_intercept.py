@@ -113,7 +113,7 @@ def test_classmethods_and_staticmethods_retry():
 @pytest.mark.parametrize(
     "pattern", ["remote_call", "do_remote", "DO_REMOTE_CALL", "do_remote_cal."]
 )
-def test_a_part_of_the_name_is_no_match(pattern):
+def test_pattern_must_match_the_whole_name(pattern):
     proxy = around(Service(1), f"local|{pattern}")
     if pattern == "do_remote_cal.":
         proxy.do_remote_call()
@@ -122,7 +122,7 @@ def test_a_part_of_the_name_is_no_match(pattern):
             proxy.do_remote_call()
 
 
-def test_a_compiled_pattern_serves_with_its_flags():
+def test_compiled_pattern_keeps_its_flags():
     assert around(Service(2), re.compile("DO_REMOTE_CALL", re.IGNORECASE)).do_remote_call()[0] == 3
 
 
@@ -143,12 +143,12 @@ def test_the_object_itself_does_not_retry():
         service.do_remote_call()
 
 
-def test_a_bound_template_serves_with_its_recovery():
+def test_bound_template_recovers():
     bound = three.bind(recovery=lambda context: "recovered")
     assert around(Service(9), template=bound).do_remote_call() == "recovered"
 
 
-def test_whatever_can_wrap_serves():
+def test_any_object_with_wrap_is_accepted():
     class Twice:
         def wrap(self, fn):
             return lambda: (fn(), fn())
@@ -156,7 +156,7 @@ def test_whatever_can_wrap_serves():
     assert around(Service(), "local", Twice()).local() == (1, 2)
 
 
-def test_the_template_s_backoff_is_waited_for():
+def test_backoff_of_the_template_is_slept():
     clock = VirtualClock()
     around(
         Service(1), template=RetryTemplate(backoff=FixedBackoff(2), clock=clock)
@@ -179,7 +179,7 @@ def test_method_is_wrapped_once_and_again_after_replacement():
     assert proxy.do_remote_call() is True
 
 
-def test_a_callable_kept_on_the_object_retries_and_a_class_does_not():
+def test_callable_attribute_retries_and_class_attribute_does_not():
     service = Service()
     service.remote_call_hook = lambda: current_context() is not None
     proxy = around(service)
@@ -187,7 +187,7 @@ def test_a_callable_kept_on_the_object_retries_and_a_class_does_not():
     assert proxy.remote_call_error is Service.remote_call_error
 
 
-def test_methods_that_an_object_makes_when_asked_retry():
+def test_methods_from_getattr_retry():
     class Dynamic:
         def __getattr__(self, name):
             return lambda: (name, current_context() is not None)
@@ -205,7 +205,7 @@ def test_the_functions_of_a_module_can_be_intercepted():
 # -- unchanged behaviour --------------------------------------------------------------------------
 
 
-def test_it_is_an_instance_of_its_class():
+def test_proxy_is_an_instance_of_the_class():
     proxy = around(Service())
     assert isinstance(proxy, Service)
     assert proxy.__class__ is Service
@@ -227,7 +227,7 @@ def test_attributes_are_read_set_and_deleted_on_the_object():
     assert dir(proxy) == dir(service)
 
 
-def test_properties_are_read_as_they_are():
+def test_properties_are_read_from_the_object():
     proxy = around(Service(1))
     proxy.do_remote_call()
     assert proxy.remote_call_count == 2
@@ -357,7 +357,7 @@ def test_special_methods_reach_the_object():
     assert (int(proxy), operator.index(proxy)) == (3, 3)
 
 
-def test_special_methods_do_not_retry_whatever_the_pattern():
+def test_special_methods_never_retry():
     assert around(Container(), ".*")()[2] is None
 
 
@@ -384,7 +384,7 @@ def test_operators_of_built_in_classes_take_proxies():
     assert around(Kept(a=1)).remote_call() is True
 
 
-def test_an_object_that_gives_itself_gives_its_proxy():
+def test_method_that_returns_the_object_returns_the_proxy():
     proxy = same = around(Container([1]))
     proxy += [2]
     assert proxy is same
@@ -429,7 +429,7 @@ async def test_asynchronous_special_methods_reach_the_object():
     assert await proxy == "awaited"
 
 
-def test_what_the_class_cannot_do_the_proxy_cannot():
+def test_proxy_has_no_special_methods_that_the_class_lacks():
     proxy = around(Service())
     for use in (len, iter, callable, next):
         if use is callable:
@@ -441,7 +441,7 @@ def test_what_the_class_cannot_do_the_proxy_cannot():
         hash(around(Container()))
 
 
-def test_equality_and_hash_by_identity_stay_so():
+def test_equality_and_hash_by_identity_are_kept():
     service = Service()
     proxy = around(service)
     assert proxy == service
@@ -451,12 +451,12 @@ def test_equality_and_hash_by_identity_stay_so():
     assert {service: 1}[proxy] == 1
 
 
-def test_it_can_be_referred_to_weakly():
+def test_proxy_supports_weak_references():
     proxy = around(Service())
     assert weakref.ref(proxy)() is proxy
 
 
-def test_an_iterator_stays_one():
+def test_proxy_of_an_iterator_is_an_iterator():
     class Numbers:
         def __iter__(self):
             return self
@@ -537,7 +537,7 @@ def test_template_without_wrap_is_rejected():
         around(Service(), template=MaxAttemptsRetryPolicy(3))
 
 
-def test_looking_for_a_match_reads_no_property():
+def test_search_for_a_match_reads_no_property():
     class Touchy:
         @property
         def remote_call_state(self):

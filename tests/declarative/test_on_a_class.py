@@ -78,7 +78,7 @@ def test_on_a_class_all_kinds_of_public_methods_retry():
     assert isinstance(vars(Service)["static_method"], staticmethod)
 
 
-def test_on_a_class_inherited_methods_retry_and_the_base_is_left_alone():
+def test_class_decorator_wraps_inherited_methods_not_the_base():
     assert Service().inherited() == 1
     assert Base().inherited() is None
 
@@ -120,7 +120,7 @@ def test_abstract_methods_are_left_alone_and_stay_abstract():
     assert not hasattr(Abstract.missing, "__wrapped__")
 
 
-def test_a_class_with_slots_and_one_that_attrs_makes_can_be_decorated():
+def test_class_with_slots_or_attrs_can_be_decorated():
     @retryable(retry_on=RemoteError)
     @attrs.frozen
     class Point:
@@ -134,7 +134,7 @@ def test_a_class_with_slots_and_one_that_attrs_makes_can_be_decorated():
     assert Point(3, Trouble(2)).read() == 3
 
 
-def test_on_a_class_the_fallback_serves_every_method():
+def test_fallback_of_a_class_is_used_by_every_method():
     @retryable(retry_on=RemoteError, recover=lambda error, self: "fallback")
     class Two:
         def one(self):

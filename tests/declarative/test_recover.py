@@ -63,11 +63,11 @@ class Nearest(Service):
     ("failure", "name"),
     [(NearError, "near"), (RemoteError, "remote"), (OtherError, "any"), (OSError, "any")],
 )
-def test_the_nearest_exception_class_decides(failure, name):
+def test_most_specific_exception_class_decides(failure, name):
     assert Nearest(failure).call(1) == name
 
 
-def test_a_nearer_class_wins_over_fitting_arguments():
+def test_specific_class_has_priority_over_matching_arguments():
     class Both(Service):
         @recover
         def fitting(self, error: RemoteError, one, two):
@@ -102,7 +102,7 @@ def test_each_class_of_a_union_counts(annotation, failure):
     assert Either(failure).call(1) == (failure, 1)
 
 
-def test_the_nearest_class_of_a_union_is_its_distance():
+def test_most_specific_class_of_a_union_counts():
     class Two(Service):
         @recover
         def wide(self, error: OSError | NearError):
@@ -125,7 +125,7 @@ def test_groups_are_taken_by_their_class():
     assert Grouped(ExceptionGroup("all", [OtherError(), OtherError()])).call(1) == 2
 
 
-def test_causes_are_not_looked_at():
+def test_causes_are_ignored():
     class Caused(Service):
         @guard
         def call(self):
@@ -139,7 +139,7 @@ def test_causes_are_not_looked_at():
         Caused().call()
 
 
-def test_a_method_without_an_exception_is_the_last_resort_and_gets_the_arguments():
+def test_recoverer_without_exception_has_the_lowest_priority():
     class Last(Service):
         @recover
         def last(self, one: int, two: int):
@@ -153,7 +153,7 @@ def test_a_method_without_an_exception_is_the_last_resort_and_gets_the_arguments
     assert Last(OtherError).call(1) == ("last", 1, 2)
 
 
-def test_a_last_resort_may_take_nothing_at_all():
+def test_recoverer_may_take_no_arguments():
     class Last(Service):
         @recover
         def last(self):
@@ -162,7 +162,7 @@ def test_a_last_resort_may_take_nothing_at_all():
     assert Last().call(1) == "last"
 
 
-def test_of_equally_near_ones_the_first_recovers():
+def test_first_of_equally_specific_recoverers_is_called():
     class Equal(Service):
         @recover
         def first(self, error: RemoteError):
@@ -175,7 +175,7 @@ def test_of_equally_near_ones_the_first_recovers():
     assert Equal().call(1) == "first"
 
 
-def test_of_equally_near_ones_a_later_one_that_fits_the_arguments_recovers():
+def test_later_recoverer_with_matching_arguments_is_called():
     class Equal(Service):
         @recover
         def first(self, error: RemoteError, one):
@@ -226,16 +226,16 @@ class Arguments(Service):
     ids=["none", "fewer", "more"],
 )
 @pytest.mark.parametrize("call", [lambda s: s.call(1), lambda s: s.call(two=2, one=1)])
-def test_arguments_are_taken_from_the_left_and_none_for_those_beyond(failure, expected, call):
+def test_missing_arguments_of_a_recoverer_are_none(failure, expected, call):
     assert call(Arguments(failure)) == (failure, *expected)
 
 
-def test_a_recoverer_that_takes_anything_gets_the_call_as_it_was_made():
+def test_recoverer_with_var_arguments_gets_the_original_call():
     failure = OSError()
     assert Arguments(failure).call(1, two=3) == (failure, (1,), {"two": 3})
 
 
-def test_arguments_by_name_only_find_their_names():
+def test_keyword_only_arguments_are_passed_by_name():
     class Named:
         @guard
         def call(self, one, *, size, **more):
@@ -404,7 +404,7 @@ def test_a_subclass_adds_recoverers_and_overrides_them_without_marking_them_agai
     assert Nearest(ConnectionError).call(1) == "any"
 
 
-def test_a_subclass_takes_a_recoverer_away_with_none():
+def test_subclass_removes_a_recoverer_with_none():
     class Sub(Nearest):
         near = None
 
@@ -536,7 +536,7 @@ def test_a_named_recoverer_that_does_not_take_the_failure_leaves_it_alone():
         Named().named(OtherError())
 
 
-def test_a_recoverer_given_itself_is_the_method_of_the_instance():
+def test_recoverer_passed_as_object_is_the_method_of_the_instance():
     assert Named().by_itself(NearError()) == ("given", True)
 
 
@@ -585,7 +585,7 @@ def test_named_coroutine_recoverer_of_sync_method_is_rejected():
     assert "fallback, which a synchronous method cannot await" in str(refusals(body))
 
 
-def test_on_a_class_the_name_is_looked_for_at_once():
+def test_class_decorator_checks_the_name_immediately():
     with pytest.raises(MisuseError, match="fallback does not exist"):
 
         @retryable(retry_on=RemoteError, recover="fallback")
@@ -660,7 +660,7 @@ def test_a_recorded_failure_without_a_match_is_an_exhausted_retry():
         exhausted(Stateful(RemoteError()))
 
 
-def test_a_key_without_a_match_begins_afresh():
+def test_key_without_a_match_starts_again():
     service = Stateful(RemoteError())
     with pytest.raises(ExhaustedRetryError):
         exhausted(service)
@@ -677,7 +677,7 @@ def test_recorded_failure_is_taken_by_recoverer_of_all_exceptions():
     assert exhausted(Every(RemoteError())) == ("every", 17)
 
 
-def test_what_fails_in_place_is_recovered_from_the_live_exception():
+def test_stateless_failure_is_recovered_with_the_exception_object():
     class InPlace:
         @retryable(
             retry_on=RemoteError, key=lambda self: RetryState("one", rollback_for=OtherError)
@@ -709,7 +709,7 @@ def test_an_annotation_that_cannot_be_resolved_is_an_error_that_names_it():
         later.Unresolved().call()
 
 
-def test_an_argument_s_annotation_that_cannot_be_resolved_does_no_harm():
+def test_unresolved_annotation_of_an_argument_is_ignored():
     assert later.Unresolved().other(1) == ("other", 1)
 
 
@@ -717,7 +717,7 @@ def test_an_argument_s_annotation_that_cannot_be_resolved_does_no_harm():
 
 
 @pytest.mark.parametrize("name", ["error", "exc", "e", "exception"])
-def test_a_parameter_that_is_named_like_an_exception_must_say_which(name):
+def test_parameter_named_like_an_exception_needs_an_annotation(name):
     namespace = {"error": lambda self, error: 0, "exc": lambda self, exc: 0}
     namespace |= {"e": lambda self, e: 0, "exception": lambda self, exception: 0}
     with pytest.raises(TypeError, match=f"the parameter {name} of .* must have an annotation"):
@@ -732,7 +732,7 @@ def test_recover_rejects_objects_other_than_methods(what):
         recover(what)
 
 
-def test_the_marked_method_is_the_method_itself():
+def test_recover_returns_the_same_method():
     def method(self): ...
 
     assert recover(method) is method

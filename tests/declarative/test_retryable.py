@@ -51,7 +51,7 @@ def test_unnamed_error_is_raised_immediately():
     assert trouble.calls == 1
 
 
-def test_three_attempts_are_made_unless_said_otherwise():
+def test_default_is_three_attempts():
     trouble = Trouble(9)
 
     @retryable(retry_on=RemoteError)
@@ -74,7 +74,7 @@ def test_retry_on_accepts_a_predicate():
     assert work() == "done"
 
 
-def test_not_on_takes_classes_out():
+def test_not_on_excludes_classes():
     class Fatal(RemoteError):
         pass
 
@@ -231,7 +231,7 @@ async def test_a_template_made_once_guards_any_coroutine_function():
 
 
 @pytest.mark.statement("S0-03")
-def test_functions_that_share_a_policy_follow_when_it_is_replaced_in_its_one_place():
+def test_functions_follow_a_replaced_shared_policy():
     def program(policy):
         @retryable(policy=policy)
         def one(trouble):
@@ -287,7 +287,7 @@ def test_the_number_of_attempts_may_be_a_callable_read_at_every_call():
         assert trouble.calls == attempts
 
 
-def test_a_backoff_is_waited_for():
+def test_backoff_is_slept():
     @retryable(retry_on=RemoteError, backoff=FixedBackoff(7.0))
     def work(trouble):
         trouble()
@@ -323,7 +323,7 @@ def test_a_policy_can_be_given():
 
 
 @pytest.mark.statement("S2-50")
-def test_a_template_can_be_given_and_serves_as_it_is():
+def test_template_is_used_unchanged():
     recorder = Recorder()
     template = RetryTemplate(
         MaxAttemptsRetryPolicy(2), listeners=[recorder], recovery=lambda context: "recovered"
@@ -430,7 +430,7 @@ def test_fallback_is_called_for_errors_that_are_not_retryable():
     ],
 )
 @pytest.mark.parametrize("how", ["by place", "by name"])
-def test_the_fallback_gets_as_many_arguments_as_it_takes(fallback, expected, how):
+def test_fallback_gets_the_arguments_that_it_takes(fallback, expected, how):
     @retryable(retry_on=RemoteError, recover=fallback)
     def work(order_id, region="eu", *, size):
         raise RemoteError
@@ -499,7 +499,7 @@ def test_the_fallback_of_a_partial_gets_the_arguments_of_the_call_only():
     assert guard(inner)("given", other=2) == (("given",), {"other": 2})
 
 
-def test_a_fallback_that_raises_the_failure_again_lets_it_leave():
+def test_fallback_may_raise_the_failure_again():
     failure = RemoteError("down")
 
     def fallback(error):
@@ -520,7 +520,7 @@ def test_a_builtin_without_a_signature_can_be_guarded_and_can_recover():
     assert retryable(retry_on=RemoteError, recover=print)(Trouble(9))() is None
 
 
-def test_an_execution_given_up_before_its_first_attempt_is_recovered_from_an_error_that_says_so():
+def test_recovery_without_an_attempt_gets_an_exhausted_error():
     class GiveUp(Recorder):
         def open(self, context):
             context.give_up()
@@ -566,7 +566,7 @@ def test_a_key_makes_the_retry_stateful(asynchronous):
 
 
 @pytest.mark.parametrize("kind", ["generator", "asynchronous generator"])
-async def test_a_stateful_generator_remembers_too(kind):
+async def test_stateful_generator_keeps_failures(kind):
     trouble = Trouble(1)
 
     async def items(order_id):
@@ -591,7 +591,7 @@ async def test_a_stateful_generator_remembers_too(kind):
     assert await items("a") == [2]
 
 
-def test_exhausted_without_recovery_a_stateful_call_says_so():
+def test_exhausted_stateful_call_without_recovery_raises():
     @retryable(retry_on=RemoteError, max_attempts=1, key=lambda order_id: order_id)
     def deliver(order_id):
         raise RemoteError
@@ -622,7 +622,7 @@ def test_the_key_of_a_method_is_made_with_the_instance():
     assert Service().deliver(17) == ("eu", 17)
 
 
-def test_without_a_key_nothing_is_remembered():
+def test_key_of_none_keeps_no_state():
     trouble = Trouble(9)
 
     @retryable(retry_on=RemoteError, max_attempts=1, key=lambda order_id: None)
@@ -635,7 +635,7 @@ def test_without_a_key_nothing_is_remembered():
     assert trouble.calls == 3
 
 
-def test_a_key_function_may_give_the_whole_state():
+def test_key_function_may_return_a_retry_state():
     @retryable(
         retry_on=RemoteError, key=lambda order_id: RetryState(order_id, rollback_for=KeyError)
     )

@@ -96,7 +96,7 @@ def test_every_line_of_the_shipped_file_is_written_or_dead_lettered(tmp_path):
     assert figures["problems"] == []
 
 
-def test_a_file_of_ones_own(orders, tmp_path):
+def test_input_file_is_processed(orders, tmp_path):
     database = tmp_path / "own.db"
     done = demo("--json", "--input", orders, "--database", database, "--seed", 3)
     figures = json.loads(done.stdout)
@@ -127,7 +127,7 @@ def test_the_same_seed_gives_the_same_figures(orders, tmp_path):
     assert figures(11) != figures(12)
 
 
-def test_the_tables_say_what_happened_and_where_it_is(orders):
+def test_tables_print_the_figures_and_the_database(orders):
     done = demo("--input", orders)
     assert (done.returncode, done.stderr) == (0, "")
     rows = dict(re.findall(r"^ ?(\w[\w-]*(?: \w+)*?) {2,}(\d+)", done.stdout, re.MULTILINE))
@@ -162,7 +162,7 @@ def test_in_a_terminal_progress_is_a_live_bar(orders, tmp_path):
     assert "Database:" in shown
 
 
-def test_a_terminal_that_says_it_has_no_columns_gets_the_tables_too(orders, tmp_path, monkeypatch):
+def test_terminal_of_0_columns_gets_the_tables(orders, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "0")
     done = demo("--input", orders, "--database", tmp_path / "x.db")
     assert "dead-lettered" in done.stdout
@@ -315,7 +315,7 @@ def test_help_has_an_example():
     assert "retrytemplate demo --input orders.csv" in done.stdout
 
 
-def test_a_reader_that_goes_away_leaves_no_traceback(orders, tmp_path):
+def test_closed_pipe_prints_no_traceback(orders, tmp_path):
     database = tmp_path / "unread.db"
     read, write = os.pipe()
     os.close(read)
@@ -329,14 +329,14 @@ def test_a_reader_that_goes_away_leaves_no_traceback(orders, tmp_path):
     assert_every_line_is_in_one_place(orders, database)
 
 
-def test_nothing_to_do_is_done(tmp_path):
+def test_empty_orders_file_exits_with_0(tmp_path):
     path = tmp_path / "orders.csv"
     path.write_text("order_id,placed_on,customer,sku,quantity\n")
     done = demo("--input", path, "--database", tmp_path / "x.db")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_file_of_nothing_but_faults_is_done_too(tmp_path):
+def test_file_of_faulty_lines_exits_with_0(tmp_path):
     path = tmp_path / "orders.csv"
     path.write_text("order_id,placed_on,customer,sku,quantity\n\n\n,,\n")
     done = demo("--json", "--input", path, "--database", tmp_path / "x.db")

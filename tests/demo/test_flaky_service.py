@@ -76,7 +76,7 @@ def plug(service, key):
     return plug
 
 
-def test_it_prices_what_the_catalogue_has(service, client):
+def test_service_prices_products_of_the_catalogue(service, client):
     assert client.price(ORDER, key_that_meets()) == 3 * CATALOGUE["SKU-0042"]
     service.close()
     assert service.sent == {"priced": 1}
@@ -103,7 +103,7 @@ def test_service_rejects_a_request_without_key(service):
     assert post(service, b'{"sku": "SKU-0042", "quantity": 3}')[0] == 400
 
 
-def test_a_503_says_when_to_come_back(service, client):
+def test_a_503_has_a_retry_after(service, client):
     key = key_that_meets("unavailable")
     with pytest.raises(ServiceUnavailable) as caught:
         client.price(ORDER, key)
@@ -127,7 +127,7 @@ def test_a_reset_is_a_reset_on_the_wire(service):
     assert service.sent == {"reset": 1}
 
 
-def test_a_slow_answer_waits_until_the_client_hangs_up(service):
+def test_slow_response_waits_until_the_client_disconnects(service):
     key = key_that_meets("slow")
     hasty = PricingClient(service.host, service.port, timeout=0.05)
     with pytest.raises(TimeoutError):
@@ -139,14 +139,14 @@ def test_a_slow_answer_waits_until_the_client_hangs_up(service):
     assert service.sent == {"slow": 1}
 
 
-def test_an_answer_that_the_client_left_unread_was_too_slow(service):
+def test_unread_response_counts_as_slow(service):
     with plug(service, key_that_meets()) as connection:
         assert select.select([connection], [], [], PATIENCE)[0]
     threads_have_seen_it(service)
     assert {kind: many for kind, many in service.sent.items() if many} == {"slow": 1}
 
 
-def test_a_client_that_is_gone_before_the_answer_found_it_too_slow(service):
+def test_response_to_a_disconnected_client_counts_as_slow(service):
     connection = plug(service, key_that_meets())
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
@@ -164,7 +164,7 @@ def threads_have_seen_it(service):
     service.close()
 
 
-def test_a_poisoned_item_is_never_priced(service, client):
+def test_poison_item_is_never_priced(service, client):
     failures = []
     for _ in range(6):
         with pytest.raises((ServiceUnavailable, ConnectionResetError)) as caught:
@@ -176,7 +176,7 @@ def test_a_poisoned_item_is_never_priced(service, client):
 
 
 @given(st.integers(), st.text(max_size=20))
-def test_an_item_meets_a_few_faults_or_faults_for_ever(seed, key):
+def test_item_has_at_most_max_faults_or_endless_ones(seed, key):
     met = fate(key, seed)
     assert met == fate(key, seed)
     assert len(met) in (*range(MAX_FAULTS + 1), MAX_FAULTS + 2)
@@ -191,7 +191,7 @@ def test_a_port_in_use_is_an_os_error(service):
         PricingService(port=service.port)
 
 
-def test_it_hangs_up_on_idle_connections_when_it_closes():
+def test_close_disconnects_idle_connections():
     before = set(threading.enumerate())
     with PricingService(seed=SEED) as service:
         idle = plug(service, key_that_meets())
@@ -201,7 +201,7 @@ def test_it_hangs_up_on_idle_connections_when_it_closes():
     assert set(threading.enumerate()) <= before
 
 
-def test_one_that_never_served_can_be_closed():
+def test_service_that_never_served_can_be_closed():
     service = PricingService()
     service.close()
     with pytest.raises(ConnectionRefusedError):

@@ -40,7 +40,7 @@ def test_a_good_line_is_an_order():
     ],
     ids=["carriage return", "spaces", "quotes"],
 )
-def test_what_does_no_harm_is_forgiven(raw):
+def test_harmless_deviations_are_accepted(raw):
     assert parse(raw) == parse(GOOD)
 
 
@@ -89,7 +89,7 @@ def test_the_last_line_needs_no_line_end(write):
     assert len(OrdersFile.read(write(HEADER + GOOD)).lines) == 1
 
 
-def test_an_open_quote_costs_its_own_line_only(write):
+def test_unclosed_quote_affects_its_own_line_only(write):
     orders = OrdersFile.read(write(HEADER + b'O-1,"open,,,\n' + GOOD + b"\n"))
     assert orders.lines[1].parse() == parse(GOOD)
 

@@ -99,7 +99,7 @@ def dead_letters(job):
     return list(DeadLetters(job.repository).each())
 
 
-def test_a_line_that_is_served_is_written_at_the_first_attempt(job_for, rows):
+def test_priced_line_is_written_at_the_first_attempt(job_for, rows):
     report = job_for(line(SERVED[0])).run()
     cents = 3 * CATALOGUE["SKU-0042"]
     assert rows("SELECT * FROM written") == [
@@ -136,7 +136,7 @@ def test_other_lines_continue_while_a_failed_one_waits(job_for, rows, monkeypatc
     assert (report.written, report.retried) == (2, 1)
 
 
-def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(job_for):
+def test_poison_line_is_dead_lettered_with_its_history(job_for):
     job = job_for(line(POISONED))
     report = job.run()
     [letter] = dead_letters(job)
@@ -198,7 +198,7 @@ def test_every_line_is_in_exactly_one_place_and_both_counts_agree(job_for, rows)
     assert report.seen == report.sent
 
 
-def test_the_wait_that_a_503_asks_for_is_waited(job_for):
+def test_retry_after_of_a_503_is_waited(job_for):
     number = next(
         number
         for number in UNAVAILABLE

@@ -1032,7 +1032,7 @@ PLANTED = [
         for wrong, test in pairs
     ],
 )
-def test_a_wrong_piece_fails_the_test_that_names_its_fault(kit, wrong, test):
+def test_faulty_component_fails_the_test_of_its_fault(kit, wrong, test):
     with pytest.raises(Exception) as caught:
         getattr(kit_for(kit, wrong), test)()
     assert not isinstance(caught.value, AttributeError) or wrong in UNFINISHED, caught.value
@@ -1050,12 +1050,12 @@ UNFINISHED = (UsesMoreOfChance,)
         (CacheConformance, Memory),
     ],
 )
-def test_what_the_wrong_ones_are_made_from_is_right(kit, right):
+def test_bases_of_the_faulty_components_pass(kit, right):
     assert kit_for(kit, right).run_all() == {}
 
 
 @pytest.mark.parametrize("kit", [kit for kit, _ in PLANTED if kit is not AsyncCacheConformance])
-def test_every_test_of_a_kit_fails_something(kit):
+def test_every_test_of_a_kit_detects_a_fault(kit):
     caught = {test for each, pairs in PLANTED if each is kit for _, test in pairs}
     assert set(kit.names_of_tests()) - caught == set()
 
@@ -1063,7 +1063,7 @@ def test_every_test_of_a_kit_fails_something(kit):
 # -- the kits as such ----------------------------------------------------------------------------
 
 
-def test_a_kit_says_which_tests_failed_and_why():
+def test_run_all_returns_the_errors_of_failed_tests():
     failed = kit_for(PolicyConformance, SaysOne).run_all()
     assert list(failed) == ["test_a_verdict_is_true_or_false"]
     assert "got 1" in str(failed["test_a_verdict_is_true_or_false"])
@@ -1087,7 +1087,7 @@ def test_a_kit_needs_to_know_how_to_make_the_piece():
             kit()
 
 
-def test_frozen_means_that_no_attribute_can_be_replaced():
+def test_check_frozen_rejects_replaceable_attributes():
     @frozen
     class Right:
         number: int = 1
@@ -1123,7 +1123,7 @@ def test_value_changed_by_json_is_rejected(value):
 
 
 @pytest.mark.parametrize("value", [None, True, 0, 1.5, "ä", [], {}, {"a": [1, None, {"b": 0.1}]}])
-def test_json_values_come_back_the_same(value):
+def test_json_values_pass_the_round_trip(value):
     assert base.json_round_trip(value) == value
 
 
@@ -1167,7 +1167,7 @@ def test_interrupt_of_the_wait_for_threads_is_raised_at_once(monkeypatch):
     assert sys.getswitchinterval() == interval
 
 
-def test_an_interrupt_before_all_threads_began_lets_those_go_that_did(monkeypatch):
+def test_interrupt_during_thread_start_releases_started_threads(monkeypatch):
     begun, worked = [], []
 
     class Interrupted(threading.Thread):

@@ -208,7 +208,7 @@ def test_a_system_clock_without_waiting_is_still_a_clock():
     ("root", "tried"),
     [(RetryPolicy, POLICIES), (Backoff, BACKOFFS), (RetryListener, LISTENERS)],
 )
-def test_no_public_piece_is_left_out(root, tried):
+def test_every_public_component_is_tested(root, tried):
     public = [getattr(retrytemplate, name) for name in retrytemplate.__all__]
     pieces = {each for each in public if isinstance(each, type) and issubclass(each, root)}
     seams = {retrytemplate.RetryPolicy, retrytemplate.StatefulRetryPolicy, retrytemplate.Backoff}

@@ -70,7 +70,7 @@ def test_advancing_the_time_is_possible():
     assert skipped.sleeps == []
 
 
-def test_the_monotonic_clock_never_goes_back_when_the_switch_ends():
+def test_monotonic_time_does_not_go_back_after_the_block():
     clock = SystemClock()
     seen = [clock.monotonic()]
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_the_monotonic_clock_never_goes_back_when_the_switch_ends():
     assert seen == sorted(seen)
 
 
-def test_the_calendar_is_right_again_when_the_switch_ends():
+def test_calendar_is_restored_after_the_block():
     with no_waiting():
         SystemClock().sleep(1000 * HOUR)
     assert abs(SystemClock().time() - time.time()) < HOUR
@@ -95,7 +95,7 @@ def test_all_threads_skip():
     assert skipped.sleeps == [HOUR] * 4
 
 
-def test_the_one_switched_on_last_counts():
+def test_innermost_block_applies():
     clock = SystemClock()
     with no_waiting() as outer:
         clock.sleep(1.0)
@@ -105,7 +105,7 @@ def test_the_one_switched_on_last_counts():
     assert (outer.sleeps, inner.sleeps) == ([1.0, 3.0], [2.0])
 
 
-def test_switches_may_end_in_any_order():
+def test_blocks_may_end_in_any_order():
     first, second = no_waiting(), no_waiting()
     first.__enter__()
     clock = second.__enter__()
@@ -115,7 +115,7 @@ def test_switches_may_end_in_any_order():
     assert clock.sleeps == [HOUR]
 
 
-def test_one_switch_may_be_used_again():
+def test_object_may_be_used_again():
     switch = no_waiting()
     with switch as first, switch as second:
         SystemClock().sleep(1.0)
@@ -124,7 +124,7 @@ def test_one_switch_may_be_used_again():
     assert [clock.sleeps for clock in (first, second, third)] == [[], [1.0], [2.0]]
 
 
-def test_time_stands_still_on_a_given_clock():
+def test_given_clock_stands_still_between_sleeps():
     virtual = VirtualClock()
     with no_waiting(virtual) as clock:
         assert clock is virtual
@@ -133,7 +133,7 @@ def test_time_stands_still_on_a_given_clock():
     assert virtual.sleeps == [5.0]
 
 
-def test_a_given_clock_bounds_the_sleeps():
+def test_given_clock_limits_the_sleeps():
     with no_waiting(VirtualClock(interrupt_at=2)), pytest.raises(Interrupted):
         while True:
             SystemClock().sleep(1.0)
@@ -174,7 +174,7 @@ def test_it_decorates_coroutine_functions():
     assert asyncio.run(napping()) == [HOUR]
 
 
-def test_what_would_run_after_the_switch_cannot_be_decorated():
+def test_generators_and_classes_cannot_be_decorated():
     def generator():
         yield
 
@@ -186,7 +186,7 @@ def test_what_would_run_after_the_switch_cannot_be_decorated():
             no_waiting()(wrong)
 
 
-def test_only_a_virtual_clock_can_stand_in():
+def test_clock_must_be_a_virtual_clock():
     with pytest.raises(TypeError, match="clock must be a VirtualClock or None"):
         no_waiting(SystemClock())
 

@@ -57,7 +57,7 @@ def test_a_recovery_is_recorded(kind):
     assert recorder.events[-2:] == [("on_recovery", 3, "recovered"), ("close", 3, ERRORS[2])]
 
 
-def test_the_parts_can_be_had_by_themselves():
+def test_properties_return_values_by_hook():
     recorder = Recorder()
     template_with(recorder).execute(failing(2))
     assert recorder.delays == [0.5, 0.5]
@@ -67,7 +67,7 @@ def test_the_parts_can_be_had_by_themselves():
     assert recorder.hooks == [event.hook for event in recorder.events]
 
 
-def test_every_hook_there_is_has_a_record():
+def test_recorder_implements_every_hook():
     for kind in (Recorder, AsyncRecorder):
         assert set(HOOKS) <= set(vars(kind))
 
@@ -79,17 +79,17 @@ def test_events_can_be_cleared():
     assert recorder.events == recorder.hooks == []
 
 
-def test_an_event_reads_as_what_happened():
+def test_event_has_a_readable_repr():
     assert repr(Event("on_backoff", 1, 0.5)) == "Event(hook='on_backoff', attempt=1, value=0.5)"
 
 
-def test_recorders_of_several_listeners_keep_apart():
-    class Refuses(Recorder):
+def test_several_recorders_are_independent():
+    class Vetoes(Recorder):
         def open(self, context):
             super().open(context)
             raise Veto("not now")
 
-    first, second = Refuses(), Recorder()
+    first, second = Vetoes(), Recorder()
     with pytest.raises(TerminatedRetryError):
         template_with(first, second).execute(failing(0))
     assert (first.hooks, second.hooks) == (["open", "close"], ["close"])

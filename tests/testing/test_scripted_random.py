@@ -8,7 +8,7 @@ from retrytemplate.testing import ScriptedRandom
 from retrytemplate.testing.conformance.base import in_threads
 
 
-def test_the_numbers_come_in_their_order():
+def test_numbers_are_returned_in_order():
     chance = ScriptedRandom([0.0, 0.5, 0.999])
     assert [chance.random() for _ in range(3)] == [0.0, 0.5, 0.999]
     assert chance.drawn == 3
@@ -22,7 +22,7 @@ def test_a_used_up_script_fails_the_test():
     assert chance.drawn == 1
 
 
-def test_a_cycle_begins_again():
+def test_cycle_starts_again():
     chance = ScriptedRandom(iter([0.25, 0.75]), cycle=True)
     assert [chance.random() for _ in range(5)] == [0.25, 0.75, 0.25, 0.75, 0.25]
 

@@ -41,7 +41,7 @@ def test_calendar_starts_at_the_given_epoch():
 
 
 @pytest.mark.parametrize("step", [1.5, timedelta(seconds=1.5)])
-def test_advancing_is_no_sleep(step):
+def test_advance_records_no_sleep(step):
     clock = VirtualClock()
     clock.advance(step)
     assert (clock.monotonic(), clock.sleeps) == (1.5, [])
