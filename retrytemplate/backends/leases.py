@@ -17,7 +17,7 @@ from retrytemplate.errors import LeaseLostError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
 __all__ = ["LeasedClaim", "Leases", "RenewingTask", "RenewingThread"]
 
@@ -123,8 +123,8 @@ class Leases:
         return at
 
 
-class RenewingThread:
-    """Renews in a daemon thread, which the first claim starts.
+class _Renewer:
+    """Renews the leases of claims.
 
     :param renew: renews the lease of one claim.
     :param monotonic: returns the time in seconds.
@@ -133,20 +133,44 @@ class RenewingThread:
 
     def __init__(
         self,
-        renew: Callable[[LeasedClaim], None],
+        renew: Callable[[LeasedClaim], Any],
         monotonic: Callable[[], float],
-        end_left: Callable[[], None],
+        end_left: Callable[[], Any],
     ) -> None:
         self._renew = renew
         self._end_left = end_left
         self._monotonic = monotonic
         self._leases = Leases()
+        self._next_wakeup = math.inf  # without a notification
+
+    def _seconds_to_wakeup(self, now: float) -> float | None:
+        """Set the next wake-up; None: only a notification ends the wait."""
+        at = self._leases.next_wakeup(now)
+        self._next_wakeup = math.inf if at is None else at
+        return None if at is None else at - now
+
+    def _record(self, claim: LeasedClaim, error: Exception | None) -> None:
+        """Note the result of a renewal, unless the claim has ended meanwhile."""
+        if not self._leases.has(claim):
+            return
+        if error is None:
+            self._leases.add(claim, self._monotonic())
+        elif isinstance(error, LeaseLostError):
+            self._leases.drop(claim)
+        else:
+            self._leases.failed(claim, self._monotonic())
+
+
+class RenewingThread(_Renewer):
+    """Renews in a daemon thread, which the first claim starts."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
         # Used directly, not through the condition: that is written in Python, and a signal handler
         # may leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        self._next_wakeup = math.inf  # without a notification
 
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim until it is dropped."""
@@ -192,10 +216,9 @@ class RenewingThread:
         now = self._monotonic()
         due = self._leases.due_for_renewal(now)
         if not due:
-            at = self._leases.next_wakeup(now)
-            self._next_wakeup = math.inf if at is None else at
+            rest = self._seconds_to_wakeup(now)
             # A thread can wait for at most 292 years.
-            self._changed.wait(None if at is None else min(at - now, threading.TIMEOUT_MAX))
+            self._changed.wait(None if rest is None else min(rest, threading.TIMEOUT_MAX))
             self._next_wakeup = -math.inf
         return due
 
@@ -209,25 +232,14 @@ class RenewingThread:
         except Exception as exc:  # the next renewal may succeed
             error = exc
         with self._lock:
-            _record_renewal(self._leases, claim, error, self._monotonic())
+            self._record(claim, error)
 
 
-class RenewingTask:
+class RenewingTask(_Renewer):
     """Renews in a task of the event loop in which the first claim is taken."""
 
-    def __init__(
-        self,
-        renew: Callable[[LeasedClaim], Awaitable[None]],
-        monotonic: Callable[[], float],
-        end_left: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._renew = renew
-        self._end_left = end_left
-        self._monotonic = monotonic
-        self._leases = Leases()
-        self._task: asyncio.Task[None] | None = None
-        self._changed: asyncio.Event | None = None
-        self._next_wakeup = math.inf
+    _task: asyncio.Task[None] | None = None
+    _changed: asyncio.Event | None = None
 
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim until it is dropped."""
@@ -268,10 +280,7 @@ class RenewingTask:
             await self._end_left()
             for claim in self._leases.due_for_renewal(self._monotonic()):
                 await self._renew_one(claim)
-            now = self._monotonic()
-            at = self._leases.next_wakeup(now)
-            self._next_wakeup = math.inf if at is None else at
-            rest = None if at is None else at - now
+            rest = self._seconds_to_wakeup(self._monotonic())
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await changed.wait()
@@ -286,18 +295,4 @@ class RenewingTask:
             await self._renew(claim)
         except Exception as exc:  # the next renewal may succeed; a cancellation ends the task
             error = exc
-        _record_renewal(self._leases, claim, error, self._monotonic())
-
-
-def _record_renewal(
-    leases: Leases, claim: LeasedClaim, error: Exception | None, now: float
-) -> None:
-    """Note the result of a renewal, unless the claim has ended meanwhile."""
-    if not leases.has(claim):
-        return
-    if error is None:
-        leases.add(claim, now)
-    elif isinstance(error, LeaseLostError):
-        leases.drop(claim)
-    else:
-        leases.failed(claim, now)
+        self._record(claim, error)

@@ -26,6 +26,8 @@ from retrytemplate import (
     SystemClock,
     TimeoutRetryPolicy,
 )
+from retrytemplate.backends import AsyncRedisRetryContextCache, SQLRetryContextCache
+from retrytemplate.caches import AsyncRetryContextCache, Claim, Record
 from retrytemplate.testing import ScriptedRandom, VirtualClock
 
 
@@ -86,6 +88,24 @@ def pieces() -> None:
     with Deadline(timedelta(seconds=2)) as deadline:
         assert_type(deadline, Deadline)
         assert_type(deadline.remaining(), float)
+
+
+def durable_caches() -> None:
+    cache = SQLRetryContextCache("sqlite:///retry.db", ttl=timedelta(days=1))
+    shared: RetryContextCache = cache
+    RetryTemplate(cache=shared)
+    claim = cache.begin("key", worker="worker", lease=9.0)
+    assert_type(claim, Claim)
+    assert_type(cache.peek("key"), Record | None)
+    assert_type(cache.keys(limit=9), list[str])
+    cache.swap("key", Record(), "1")  # type: ignore[arg-type]
+
+
+async def durable_caches_of_tasks(cache: AsyncRedisRetryContextCache) -> None:
+    shared: AsyncRetryContextCache = cache
+    RetryTemplate(cache=shared)
+    assert_type(await cache.begin("key", worker="worker"), Claim)
+    assert_type(await cache.purge(), int)
 
 
 def mistakes_are_found() -> None:

@@ -34,8 +34,6 @@ class _OnRedis(DurableCache, Generic[C]):
 
     prefixes = KEY_PREFIXES
 
-    _steps: Steps
-
     def __init__(
         self,
         url: str | C,
@@ -51,17 +49,18 @@ class _OnRedis(DurableCache, Generic[C]):
     ) -> None:
         super().__init__(url, lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self.ttl: float = check_seconds("ttl", ttl)
-        self._steps = self._new_steps()
+        self._use_new_steps()
         self._begin_life()
 
-    def _new_steps(self) -> Steps:
-        return Steps(self.prefix, self.lease, self.ttl)
+    def _use_new_steps(self) -> None:
+        steps = Steps(self.prefix, self.lease, self.ttl)
+        self._steps, self._page = steps, steps.page
 
     def _check_connection(self, connection: Any) -> None:
         refuse_connection(self, connection)
 
     def _begin_anew(self) -> None:
-        self._steps = self._new_steps()  # with tokens of its own
+        self._use_new_steps()  # with tokens of their own
         super()._begin_anew()
 
 
@@ -99,7 +98,7 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
         """Each key that has a record, in no order; a key may occur more than once."""
         cursor = None
         while cursor != END:
-            cursor, page = self._perform(self._steps.page(cursor or END))
+            cursor, page = self._perform(self._page(cursor or END))
             yield from map(from_column_key, page)
 
 
@@ -120,6 +119,6 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
         """Each key that has a record, in no order; a key may occur more than once."""
         cursor = None
         while cursor != END:
-            cursor, page = await self._perform(self._steps.page(cursor or END))
+            cursor, page = await self._perform(self._page(cursor or END))
             for key in page:
                 yield from_column_key(key)

@@ -147,8 +147,9 @@ class JobRepository:
                 if missing:
                     raise JobRepositoryError(f"there is no file {missing}")
                 given = sql_engine.read_only_engine(self._url, self.timeout, JOB_REPOSITORY)
-            self._reader = given
-            return self._reader
+            reader: Engine = given
+            self._reader = reader
+            return reader
 
     @contextmanager
     def translate_errors(self, what: str = "the job repository") -> Iterator[None]:

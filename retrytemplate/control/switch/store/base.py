@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate._storage.column_keys import Prefixes
     from retrytemplate._storage.operation_runner import Operation
-    from retrytemplate._storage.redis_connection import Connections
-    from retrytemplate._storage.sql_connection import Database
     from retrytemplate.clock import Clock
 
 __all__ = [
@@ -248,7 +246,7 @@ class DurableSwitchStore:
 
     _prefixes: Prefixes
     _operations: StoreOperations
-    _store: Connections | Database
+    _store: Any
 
     def __init__(self, prefix: Any, timeout: Seconds) -> None:
         self.prefix = self._prefixes.checked(prefix)
