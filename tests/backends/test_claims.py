@@ -25,7 +25,7 @@ def later(cache, store, worker="two", **options):
 # -- leases ----------------------------------------------------------------------------------------
 
 
-def test_a_key_is_held_in_another_cache_too_which_says_by_whom_and_until_when(made):
+def test_held_key_is_rejected_by_another_cache_with_holder_and_lease(made):
     claim = begun(made())
     with pytest.raises(AttemptInProgressError, match=r"worked on by one$") as caught:
         begun(made(), "two")
@@ -228,7 +228,7 @@ BEFORE = """
 CREATE TRIGGER stand BEFORE INSERT ON {0}_contexts FOR EACH ROW EXECUTE FUNCTION {0}_stand()"""
 
 
-def test_the_fence_of_a_key_grows_where_a_claim_stands_still_before_its_row_is_written(postgresql):
+def test_fence_grows_when_a_claim_stalls_before_its_row_is_written(postgresql):
     slow, quick = postgresql.cache(), postgresql.cache()
     quick.peek(KEY)  # the tables are there
     postgresql.sql(STANDING)

@@ -58,7 +58,7 @@ def said(witness, what, key=POISON):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("crash", SOME_DEATHS)
-def test_a_message_that_kills_its_worker_is_tried_so_often_and_then_recovered(
+def test_message_that_kills_its_worker_is_recovered_at_the_limit(
     supervise, witness, store, crash, policy
 ):
     middle = len(HEALTHY) // 2
@@ -79,7 +79,7 @@ def test_a_message_that_kills_its_worker_is_tried_so_often_and_then_recovered(
 
 
 @pytest.mark.parametrize("crash", SOME_DEATHS)
-def test_a_recovery_that_kills_its_worker_is_tried_again_and_the_callback_is_not(
+def test_recovery_that_kills_its_worker_is_repeated_without_callback(
     supervise, witness, store, crash
 ):
     codes = supervise([POISON], crash, "recovery", "retrying everything")

@@ -29,9 +29,7 @@ def store(request):
 
 @pytest.mark.stress
 @pytest.mark.timeout(60 + SIZE / 50)
-def test_attempts_are_counted_once_and_no_two_overlap_while_workers_die_and_stand_still(
-    store, tmp_path
-):
+def test_attempts_are_counted_once_without_overlap_under_kills(store, tmp_path):
     supervisor = Supervisor(store.url, store.prefix, tmp_path, int(SEED or randrange(2**32)))
     half = WORKERS // 2
     supervisor.hammer(SIZE * 3, [supervisor.kill] * KILLS, stalling=half, mortal=half)

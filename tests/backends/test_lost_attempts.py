@@ -19,7 +19,7 @@ def history_after(store, worker):
     return cache.peek("charge/s:order-17").history
 
 
-def test_a_lost_attempt_ran_where_its_worker_did_and_not_where_it_was_missed(store):
+def test_lost_attempt_has_the_host_of_its_worker(store):
     lost, failed = history_after(store, "host-3:4711:17")
 
     assert (lost.number, lost.started, lost.duration) == (1, None, None)

@@ -115,7 +115,7 @@ def test_operation_begun_after_a_crash_is_found_lost_again(store, operations):
 
 
 @pytest.mark.statement("S4-25")
-def test_a_result_is_remembered_as_long_as_it_says_by_the_clock_of_the_store(store, cache):
+def test_result_is_remembered_by_the_clock_of_the_store(store, cache):
     made = []
     operations = Operations(cache)
 

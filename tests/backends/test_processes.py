@@ -44,7 +44,7 @@ def test_another_process_continues_count_and_history(worker, store):
 
 
 @pytest.mark.parametrize("crash", ["die_in_the_callback", "die_as_process_one"])
-def test_a_message_that_kills_its_worker_is_tried_as_often_as_the_policy_says(worker, crash):
+def test_message_that_kills_its_worker_is_limited_by_the_policy(worker, crash):
     """... although the policy retries connection errors only, and never saw an exception."""
     for attempt in (1, 2, 3):
         assert worker(crash)[:2] == (9, [f"attempt {attempt}"])
@@ -70,7 +70,7 @@ def test_a_cache_that_was_used_before_a_fork_serves_both_processes(worker, store
     assert store.keys() == ["a key of the child", "held by the parent"]
 
 
-def test_a_child_that_comes_back_from_the_callback_does_not_end_the_parent_s_attempt(worker):
+def test_child_that_returns_from_the_callback_keeps_parents_attempt(worker):
     said = [
         "in a child: True LeaseLostError",
         "still mine: True",

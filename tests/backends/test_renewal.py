@@ -201,7 +201,7 @@ def test_a_shorter_lease_is_renewed_before_a_longer_one_that_came_first(clock, t
     renewer.stop()
 
 
-def test_the_thread_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(store, threads):
+def test_renewing_thread_runs_from_first_claim_until_close(store, threads):
     cache = store.cache()
     cache.peek(KEY)
     assert threads() == []
@@ -296,7 +296,7 @@ async def test_a_task_renews_a_lost_or_ended_claim_no_more(clock):
     await renewer.stop()
 
 
-async def test_the_task_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(store):
+async def test_renewing_task_runs_from_first_claim_until_close(store):
     before = asyncio.all_tasks()
     async with store.async_cache() as cache:
         await cache.begin(KEY, worker="one")

@@ -310,7 +310,7 @@ def test_the_asynchronous_one_is_closed_in_its_own_loop(made_once):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of connections that stay open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("then", ["close", "continue"])
-def test_the_asynchronous_one_can_be_used_again_after_its_loop_ended_without_a_close(store, then):
+def test_asynchronous_cache_works_in_a_new_loop_without_close(store, then):
     cache = store.async_cache()
 
     async def handle():

@@ -71,7 +71,7 @@ def is_remembered(store):
     return True
 
 
-def test_what_a_late_holder_writes_in_the_transaction_of_its_end_does_not_land(database, overtaken):
+def test_late_holders_transaction_is_rolled_back(database, overtaken):
     database.sql("CREATE TABLE written (who text, fence bigint)")
     try:
         assert overtaken(database, "in_its_transaction", database.url) == "LeaseLostError"

@@ -170,7 +170,7 @@ def test_what_fails_after_the_commit_leaves_itself(store, work):
     assert work() == 1
 
 
-def test_a_transaction_that_rolls_back_leaves_a_failed_attempt_and_a_free_key(store, work):
+def test_rolled_back_transaction_leaves_failed_attempt_and_free_key(store, work):
     template = templates(store)
 
     def handle(context):
@@ -280,7 +280,7 @@ def test_a_rollback_after_the_commit_undoes_no_end(store, remember):
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_what_stops_the_program_after_a_rolled_back_end_leaves_the_key_as_it_was(store, work, kind):
+def test_exit_after_a_rolled_back_end_leaves_the_key_unchanged(store, work, kind):
     template = templates(store)
 
     def handle(context):
@@ -314,7 +314,7 @@ def test_transaction_on_the_file_of_the_cache_is_rejected(sqlite):
             template.execute(lambda context: "never", state=RetryState("m1"))
 
 
-async def test_the_asynchronous_one_ends_an_attempt_in_an_asynchronous_transaction(store):
+async def test_asynchronous_cache_ends_attempt_in_asynchronous_transaction(store):
     async with store.async_cache() as cache:
         engine = asynchronous_engine(store)
         try:

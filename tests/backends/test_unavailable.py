@@ -31,7 +31,7 @@ def nowhere(request, tmp_path):
     return f"{request.param}://me:secret@127.0.0.1:{postgres.free_port()}/1"
 
 
-def test_a_store_that_cannot_be_reached_is_an_error_from_that_of_the_database(nowhere):
+def test_unreachable_store_error_has_the_database_error_as_cause(nowhere):
     with blocking(nowhere) as cache:
         with pytest.raises(CacheUnavailableError, match=r"begin .*failed in the store") as caught:
             cache.begin(KEY, worker="one")
@@ -61,7 +61,7 @@ def test_without_the_store_the_callback_is_not_called(nowhere):
             template.execute(pytest.fail, state=RetryState("m1"))
 
 
-def test_without_the_store_the_callback_runs_unguarded_where_that_is_wanted(nowhere):
+def test_callback_runs_unguarded_without_the_store_if_configured(nowhere):
     listener = Recorder()
     with blocking(nowhere, on_store_error="run_unguarded") as cache:
         template = RetryTemplate(cache=cache, name="work", listeners=[listener])

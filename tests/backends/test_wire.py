@@ -299,7 +299,7 @@ async def test_there_are_no_more_connections_than_the_url_allows_for_tasks(valke
         assert await cache.peek(KEY) is None
 
 
-def test_tasks_that_wait_for_each_other_may_do_so_in_one_loop_after_another(valkey):
+def test_tasks_share_one_connection_in_successive_event_loops(valkey):
     cache = awaited(with_one_connection(valkey.url), prefix=valkey.prefix)
 
     async def peek():
@@ -341,7 +341,7 @@ def on(server, made_on):
     return partial(made_on, server.url)
 
 
-def test_what_a_killed_server_had_answered_it_knows_when_it_is_started_again(on, server):
+def test_answers_of_a_killed_server_are_durable_after_restart(on, server):
     cache = on()
     claim = cache.begin(KEY, worker="one")
     server.kill()

@@ -138,7 +138,7 @@ def test_a_claim_ends_though_the_store_is_down(end):
     assert cache.begin("key", worker="two", fresh=True)
 
 
-def test_a_failure_that_is_followed_in_place_keeps_its_claim_though_the_store_is_down():
+def test_failure_before_next_attempt_keeps_claim_when_store_is_down():
     cache = Down()
     claim = cache.begin("key", worker="one")
     with pytest.raises(OSError, match="down"):

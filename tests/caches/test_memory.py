@@ -475,7 +475,7 @@ def test_a_kept_record_is_the_one_that_was_written():
 # -- threads -------------------------------------------------------------------------------------
 
 
-def test_of_threads_that_deliver_one_key_at_once_a_single_one_runs_it_where_success_is_remembered():
+def test_one_of_concurrent_deliveries_runs_when_success_is_remembered():
     template = RetryTemplate(name="threads")
     ran = Counter()
 

@@ -128,7 +128,7 @@ def test_what_failed_always_fits_and_the_counts_stay(attempts, message, tracebac
 # -- rejected records ----------------------------------------------------------------------------
 
 
-def test_an_attribute_that_alone_is_beyond_the_limit_is_named_with_its_size():
+def test_attribute_beyond_the_limit_is_named_with_its_size():
     whole = record(5, attributes={"page": 7, "orders": "x" * 9000})
     says = (
         r"attribute 'orders' of a stateful context takes 9014 bytes as JSON, the whole record "

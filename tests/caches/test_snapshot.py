@@ -110,7 +110,7 @@ def test_where_an_attempt_was_lost_that_names_no_worker_is_not_known():
     assert (lost.host, lost.process) == ("", None)
 
 
-def test_a_record_that_counts_failures_and_names_none_is_one_like_any_other():
+def test_record_with_a_count_and_no_failure_is_valid():
     template = RetryTemplate(SimpleRetryPolicy(3), clock=VirtualClock())
     claim = template.cache.begin(template.scoped_key("order-17"), worker="another")
     template.cache.fail(claim, Record(failures=3, attempts=3))
