@@ -120,7 +120,9 @@ def stop_reason(policy: RetryPolicy, context: RetryContext) -> StopReason:
         plan = context._plan
         if plan.needs_state:
             state, now = context._policy_state, plan.monotonic_source.now()
-            return policy.stop_reason_from(state, failures, failure, now)  # type: ignore[attr-defined, no-any-return]
+            stateful: Any = policy
+            reason: StopReason = stateful.stop_reason_from(state, failures, failure, now)
+            return reason
         return policy.stop_reason(failures, failure)
     except Exception:  # a policy of the user's: the failure itself is to leave
         return "terminated"

@@ -220,7 +220,7 @@ def overridden(parts: Iterable[Any], name: str, base: type) -> Iterable[Callable
 
 def admit_hook(guard: Any) -> Callable[..., Any]:
     """How a guard is asked where it may be awaited."""
-    return getattr(guard, "admit_async", None) or guard.admit  # type: ignore[no-any-return]
+    return getattr(guard, "admit_async", None) or guard.admit  # type: ignore[no-any-return]  # of a guard
 
 
 def fingerprint_of(value: Any) -> str:

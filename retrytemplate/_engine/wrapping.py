@@ -70,7 +70,9 @@ if TYPE_CHECKING:
         """What type checkers see of a decorator that adds retry."""
 
         @overload
-        def __call__(self, fn: type[C], /) -> type[C]: ...  # type: ignore[overload-overlap]
+        def __call__(  # type: ignore[overload-overlap]  # a class is a callable, too
+            self, fn: type[C], /
+        ) -> type[C]: ...
 
         @overload
         def __call__(self, fn: Method, /) -> Method: ...

@@ -66,7 +66,7 @@ class Backoff(Value, ABC):
         return type(self).resolved is not Backoff.resolved
 
     def resolved(self) -> Backoff:
-        """The backoff with every run-time number read; the backoff itself if there is none."""
+        """The backoff with every run-time number read; the backoff itself if it has none."""
         return self
 
 

@@ -249,8 +249,8 @@ class _Replay:
         items = [
             value for value in done.values if value is not None or not self.rules.uses_processor
         ]
-        # No Closing, but what the ledger of a replay understands, with the counts and the messages.
-        outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
+        # Not a Closing: the ledger of a replay takes Resolved, with the counts and the messages.
+        outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]  # see above
         if outcome.exception is not None:
             return (yield from self._failed(joined(history, outcome.history), outcome.exception))
         if self.rules.after_commit and outcome.value:

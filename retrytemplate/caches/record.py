@@ -152,7 +152,8 @@ def _drop_our_frames(whole: TracebackException) -> None:
         each = chain.pop()
         frames = list(dropwhile(_is_ours, each.stack))
         # None: no heading above no frames.
-        each.stack = StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
+        stack: Any = StackSummary.from_list(frames) if frames else None
+        each.stack = stack
         parts = (each.__cause__, each.__context__, *(each.exceptions or ()))
         chain.extend(part for part in parts if part is not None)
 

@@ -47,12 +47,12 @@ __all__ = [
 
 def returns_result(call_async: Any) -> AsyncCall[Never]:
     """Give ``call_async`` the type of the function that it calls."""
-    return call_async  # type: ignore[no-any-return]
+    return call_async  # type: ignore[no-any-return]  # a cast
 
 
 def may_substitute(call_async: Any) -> AsyncCall[Any]:
     """Give ``call_async`` the type of the function that it calls, or of a substitute."""
-    return call_async  # type: ignore[no-any-return]
+    return call_async  # type: ignore[no-any-return]  # a cast
 
 
 @runtime_checkable
@@ -122,7 +122,7 @@ class StrategyBase:
         )
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        call: Any = self.call  # type: ignore[attr-defined]
+        call: Any = self.call  # type: ignore[attr-defined]  # each strategy has it
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             return call(fn, *args, **kwargs)
@@ -130,7 +130,7 @@ class StrategyBase:
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        call: Any = self.call_async  # type: ignore[attr-defined]
+        call: Any = self.call_async  # type: ignore[attr-defined]  # each strategy has it
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
             return await call(fn, *args, **kwargs)

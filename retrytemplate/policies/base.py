@@ -110,7 +110,7 @@ class RetryPolicy(Value):
         return type(self).resolved is not RetryPolicy.resolved
 
     def resolved(self) -> RetryPolicy:
-        """The policy with every run-time number read; the policy itself if there is none."""
+        """The policy with every run-time number read; the policy itself if it has none."""
         return self
 
     def result_rules(self) -> tuple[ResultRetryPolicy, ...]:

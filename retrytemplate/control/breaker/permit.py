@@ -69,7 +69,7 @@ class CircuitCalls:
                 await run_in_thread_shielded(release)
             raise
         (answer,) = answers
-        return answer  # type: ignore[no-any-return]
+        return answer  # type: ignore[no-any-return]  # the backend's answer
 
     def reject(self, state: State, retry_after: float | None) -> CircuitOpenError:
         """The error of a call that is not admitted."""

@@ -116,9 +116,9 @@ class ServiceErrors(StrategyBase):
     def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         rule = None if exception is None else self._rule(exception)
         if exception is not None and rule is not None:
-            made = rule[0]
+            made: Any = rule[0]
             is_class = is_exception_class(made)
-            raise made(message_of(exception) if is_class else exception) from exception  # type: ignore[arg-type]
+            raise made(message_of(exception) if is_class else exception) from exception
 
     def _rule(self, exc: BaseException) -> Rule | None:
         kind = timeout_kind(exc)

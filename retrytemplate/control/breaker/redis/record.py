@@ -120,7 +120,8 @@ def to_state_machine(
         successes=record.successes,
         manual=record.manual if record.state in FORCED_STATES else None,
     )
-    circuit.counter = _StoredCounts(record.calls, record.failures, record.slow)  # type: ignore[assignment]
+    stored: Any = _StoredCounts(record.calls, record.failures, record.slow)
+    circuit.counter = stored
     circuit.closed = None
     return circuit
 
