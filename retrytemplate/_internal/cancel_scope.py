@@ -70,7 +70,7 @@ class CancelScope(ABC):
     def __enter__(self) -> None: ...
 
     @abstractmethod
-    def __exit__(self, *exc: Any) -> bool: ...
+    def __exit__(self, kind: Any, /, *rest: Any) -> bool: ...
 
 
 class _AsyncioCancelScope(CancelScope):
@@ -97,7 +97,7 @@ class _AsyncioCancelScope(CancelScope):
         self._is_over = True
         self.task.cancel()
 
-    def __exit__(self, kind: Any, *_: object) -> bool:
+    def __exit__(self, kind: Any, /, *rest: Any) -> bool:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None  # its context refers to this object
