@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Mapping
-from contextlib import contextmanager, suppress
-from math import inf
+from contextlib import asynccontextmanager, contextmanager, suppress
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 from warnings import warn
@@ -31,14 +30,11 @@ from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
 from retrytemplate.batch.runner.asynchronous import AsyncDriver
-from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat, never
+from retrytemplate.batch.runner.attempts import SAVEPOINTS
+from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat
+from retrytemplate.batch.runner.operations import perform, perform_async
 from retrytemplate.batch.runner.sync import Driver
-from retrytemplate.batch.runner.transactions import (
-    ROLLBACKS,
-    SAVEPOINTS,
-    AsyncTransactions,
-    Transactions,
-)
+from retrytemplate.batch.runner.transactions import ROLLBACKS, AsyncTransactions, Transactions
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import MisuseError
@@ -47,16 +43,15 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from typing import Literal
-
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.explain import Explanation, Scenario
     from retrytemplate.batch.journal.runs import Run
     from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report, Status
+    from retrytemplate.batch.runner.operations import Operation
 
     OnExisting = Literal["resume", "restart", "refuse"]
 
@@ -87,11 +82,6 @@ def _release_frames(error: BaseException) -> None:
     if not isinstance(error, Exception):
         clear_frames(error.__traceback__)
         gc.collect()
-
-
-def _send_report(sent: int, failures: list[Exception], unsent: int) -> SendReport:
-    error = to_recorded_failure(failures[0]) if failures else None
-    return SendReport(sent=sent, unsent=unsent, error=error)
 
 
 def _check_not_awaited(piece: str, function: Any, twin: str) -> None:
@@ -281,13 +271,7 @@ class ChunkStep:
         request = self._request(parameters, on_existing)
         with register_active_worker(request.worker), self._stop.active(request.worker):
             try:
-                run: Run = transactions.run_in_transaction(runs.begin, request)
-                if run.status != "completed":
-                    self._perform(run, transactions)
-                elif self.outbox is not None:
-                    driver = Driver(**self._parts(run, transactions))
-                    driver.perform(self._machine(run).send(others=True))
-                    run.unsent = transactions.run_in_transaction(outbox.count, None, run.id)
+                return perform(self._run(request, transactions, Driver, Heartbeat))
             except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
                 _release_frames(error)
                 # After a lease the run is free, whether or not this worker lets go of it.
@@ -297,7 +281,6 @@ class ChunkStep:
                     ignored=(JobRepositoryError,),
                 )
                 raise
-        return run.report()
 
     async def run_async(
         self, parameters: Mapping[str, Any] | None = None, on_existing: OnExisting = "resume"
@@ -308,24 +291,16 @@ class ChunkStep:
         """
         self._check_awaited("run")
         request = self._request(parameters, on_existing)
-        async with self.repository.asynchronous_engine() as engine:
-            transactions = self._awaited_transactions(engine)
+        async with self._async_transactions() as transactions:
             with register_active_worker(request.worker), self._stop.active(request.worker):
                 try:
-                    run: Run = await transactions.run_in_transaction(runs.begin, request)
-                    if run.status != "completed":
-                        await self._perform_async(run, transactions)
-                    elif self.outbox is not None:
-                        parts = self._parts(run, transactions)
-                        await AsyncDriver(**parts).perform(self._machine(run).send(others=True))
-                        run.unsent = await transactions.run_in_transaction(
-                            outbox.count, None, run.id
-                        )
+                    return await perform_async(
+                        self._run(request, transactions, AsyncDriver, AsyncHeartbeat)
+                    )
                 except BaseException:  # a cancellation, while it is taken, or let go of, perhaps
                     with suppress(JobRepositoryError):
                         await transactions.run_in_transaction(runs.release, request.worker)
                     raise
-        return run.report()
 
     def replay(
         self,
@@ -347,12 +322,8 @@ class ChunkStep:
         :param by: who asks, for the audit; None: this process's worker name.
         """
         self._check_blocking("replay_async")
-        transactions = self._transactions(Ledger)
-        query, replay_request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
-        letters = transactions.run_in_transaction(find, query)
-        driver = Driver(**self._parts_of_replay(replay_request, transactions))
-        report: ReplayReport = driver.perform(replay_steps(self._rules(), replay_request, letters))
-        return evolve(report, unsent=transactions.run_in_transaction(outbox.count, self.name))
+        query, request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
+        return perform(self._replay(query, request, self._transactions(Ledger), Driver))
 
     async def replay_async(
         self,
@@ -364,16 +335,9 @@ class ChunkStep:
     ) -> ReplayReport:
         """The same in a task of asyncio."""
         self._check_awaited("replay")
-        query, replay_request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
-        async with self.repository.asynchronous_engine() as engine:
-            transactions = self._awaited_transactions(engine, Ledger)
-            letters = await transactions.run_in_transaction(find, query)
-            driver = AsyncDriver(**self._parts_of_replay(replay_request, transactions))
-            steps = replay_steps(self._rules(), replay_request, letters)
-            report: ReplayReport = await driver.perform(steps)
-            return evolve(
-                report, unsent=await transactions.run_in_transaction(outbox.count, self.name)
-            )
+        query, request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
+        async with self._async_transactions(Ledger) as transactions:
+            return await perform_async(self._replay(query, request, transactions, AsyncDriver))
 
     def send_outbox(self) -> SendReport:
         """Send the messages of this step that wait in the outbox, of whichever run.
@@ -397,23 +361,13 @@ class ChunkStep:
         SendReport(sent=0, unsent=0, error=None)
         """
         _check_not_awaited("outbox", self._given_outbox().send, "send_outbox_async")
-        transactions = self._transactions()
-        driver = Driver(**self._parts(None, transactions))
-        sent, failures = driver.perform(outbox.deliver(self.name))
-        return _send_report(
-            sent, failures, transactions.run_in_transaction(outbox.count, self.name)
-        )
+        return perform(self._send_outbox(self._transactions(), Driver))
 
     async def send_outbox_async(self) -> SendReport:
         """The same in a task of asyncio; ``send`` may be asynchronous."""
         self._given_outbox()
-        async with self.repository.asynchronous_engine() as engine:
-            transactions = self._awaited_transactions(engine)
-            driver = AsyncDriver(**self._parts(None, transactions))
-            sent, failures = await driver.perform(outbox.deliver(self.name))
-            return _send_report(
-                sent, failures, await transactions.run_in_transaction(outbox.count, self.name)
-            )
+        async with self._async_transactions() as transactions:
+            return await perform_async(self._send_outbox(transactions, AsyncDriver))
 
     def explain(self, scenario: Scenario) -> Explanation:
         """What this configuration does where items fail, as a table.
@@ -437,40 +391,57 @@ class ChunkStep:
 
         return explain(self, scenario)
 
-    def _perform(self, run: Run, transactions: Transactions) -> None:
-        heartbeat = Heartbeat(
-            lambda: transactions.run_in_transaction(runs.renew, run), self.repository.lease
-        )
-        driver = Driver(**self._parts(run, transactions, heartbeat))
+    def _run(
+        self, request: RunRequest, transactions: Transactions, driver: Any, heartbeat: Any
+    ) -> Operation[Report]:
+        run: Run = yield transactions.run_in_transaction(runs.begin, request)
+        if run.status != "completed":
+            beat = heartbeat(
+                lambda: transactions.run_in_transaction(runs.renew, run), self.repository.lease
+            )
+            parts = self._parts(run, transactions) | {"heartbeat": beat}
+            yield from self._run_to_end(run, transactions, driver(**parts))
+        elif self.outbox is not None:
+            steps = self._machine(run).send(others=True)
+            yield driver(**self._parts(run, transactions)).perform(steps)
+            run.unsent = yield transactions.run_in_transaction(outbox.count, None, run.id)
+        return run.report()
+
+    def _run_to_end(self, run: Run, transactions: Transactions, driver: Any) -> Operation[None]:
         try:
-            with heartbeat:
-                status: Status = driver.perform(self._machine(run).steps())
+            status: Status = yield driver.perform(self._machine(run).steps())
         except RunLostError:
             raise
         except BaseException as error:  # a signal, the journal, what the rules know nothing of
             run.error = to_recorded_failure(error)
-            _release_frames(error)
+            if isinstance(driver, Driver):
+                _release_frames(error)
             with suppress(JobRepositoryError, RunLostError):
-                transactions.run_in_transaction(runs.end, run, _final_status(error))
+                yield transactions.run_in_transaction(runs.end, run, _final_status(error))
             raise
-        transactions.run_in_transaction(runs.end, run, status)
+        yield transactions.run_in_transaction(runs.end, run, status)
 
-    async def _perform_async(self, run: Run, transactions: AsyncTransactions) -> None:
-        heartbeat = AsyncHeartbeat(
-            lambda: transactions.run_in_transaction(runs.renew, run), self.repository.lease
-        )
-        driver = AsyncDriver(**self._parts(run, transactions, heartbeat))
-        try:
-            async with heartbeat:
-                status: Status = await driver.perform(self._machine(run).steps())
-        except RunLostError:
-            raise
-        except BaseException as error:
-            run.error = to_recorded_failure(error)
-            with suppress(JobRepositoryError, RunLostError):
-                await transactions.run_in_transaction(runs.end, run, _final_status(error))
-            raise
-        await transactions.run_in_transaction(runs.end, run, status)
+    def _replay(
+        self,
+        query: LetterQuery,
+        request: ReplayRequest,
+        transactions: Transactions,
+        driver: Any,
+    ) -> Operation[ReplayReport]:
+        letters = yield transactions.run_in_transaction(find, query)
+        # No failure of an item ends it, only what the template refuses.
+        parts = self._parts(request, transactions) | {"is_fatal": lambda _: False}
+        steps = replay_steps(self._rules(), request, letters)
+        report: ReplayReport = yield driver(**parts).perform(steps)
+        unsent = yield transactions.run_in_transaction(outbox.count, self.name)
+        return evolve(report, unsent=unsent)
+
+    def _send_outbox(self, transactions: Transactions, driver: Any) -> Operation[SendReport]:
+        parts = self._parts(None, transactions)
+        sent, failures = yield driver(**parts).perform(outbox.deliver(self.name))
+        unsent = yield transactions.run_in_transaction(outbox.count, self.name)
+        error = to_recorded_failure(failures[0]) if failures else None
+        return SendReport(sent=sent, unsent=unsent, error=error)
 
     def _given_outbox(self) -> Outbox:
         if self.outbox is None:
@@ -490,15 +461,16 @@ class ChunkStep:
             raise MisuseError(f"database is an Engine: use {twin}(), or give an AsyncEngine")
 
     def _transactions(self, ledger: Any = runs) -> Transactions:
-        return Transactions(repository=self.repository, **self._written_with(ledger))
+        return Transactions(**self._written_with(ledger))
 
-    def _awaited_transactions(self, engine: AsyncEngine, ledger: Any = runs) -> AsyncTransactions:
-        return AsyncTransactions(
-            repository=self.repository, engine=engine, **self._written_with(ledger)
-        )
+    @asynccontextmanager
+    async def _async_transactions(self, ledger: Any = runs) -> AsyncIterator[AsyncTransactions]:
+        async with self.repository.asynchronous_engine() as engine:
+            yield AsyncTransactions(engine=engine, **self._written_with(ledger))
 
     def _written_with(self, ledger: Any) -> dict[str, Any]:
         return {
+            "repository": self.repository,
             "writer": self.writer,
             "database": self.database,
             "rollback": self.rollback,
@@ -510,9 +482,7 @@ class ChunkStep:
     def _machine(self, run: Run) -> Machine:
         return Machine(self._rules(), run, lambda: self._stop.requested)
 
-    def _parts(
-        self, run: Run | ReplayRequest | None, transactions: Any, heartbeat: Any = None
-    ) -> dict[str, Any]:
+    def _parts(self, run: Run | ReplayRequest | None, transactions: Any) -> dict[str, Any]:
         return {
             "reader": self.reader,
             "processor": self.processor,
@@ -520,17 +490,11 @@ class ChunkStep:
             "concurrency": self.concurrency,
             "is_fatal": lambda failure: not self.skip.covers(failure),
             "transactions": transactions,
-            "heartbeat": heartbeat or Heartbeat(never, inf),
             "run": run,
             "listeners": self.listeners,
             "after_commit": self.after_commit,
             "outbox": self.outbox,
         }
-
-    def _parts_of_replay(self, replay_request: ReplayRequest, transactions: Any) -> dict[str, Any]:
-        parts = self._parts(replay_request, transactions)
-        # No failure of an item ends it, only what the template refuses.
-        return parts | {"is_fatal": lambda _: False}
 
     def _request(self, parameters: Mapping[str, Any] | None, on_existing: str) -> RunRequest:
         if on_existing not in ON_EXISTING:

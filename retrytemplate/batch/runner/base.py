@@ -1,28 +1,45 @@
-"""Parts of the drivers of a step that need no ``await``."""
+"""The driver of a step: what both kinds of it do for each effect."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
-from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
-from retrytemplate.batch.engine.effects import Fatal, Processed, Try, Write
-from retrytemplate.batch.runner.transactions import ENDING
+from retrytemplate.batch import outbox
+from retrytemplate.batch.engine.effects import (
+    AfterCommit,
+    Commit,
+    EmitEvents,
+    Fatal,
+    FindUnsent,
+    Process,
+    Processed,
+    Read,
+    ReadRecords,
+    SendOutbox,
+    Try,
+    Write,
+    WriteJournal,
+    failing,
+)
+from retrytemplate.batch.runner.attempts import ENDING, Attempts, Shared
+from retrytemplate.batch.runner.failure_capture import first_attempt_record
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import MisuseError
+from retrytemplate.history import Outcome
 from retrytemplate.policies.basic import NeverRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from retrytemplate._internal.values import JSON
-    from retrytemplate.batch.outbox import Outbox
+    from retrytemplate.batch.outbox import Outbox, UnsentMessage
     from retrytemplate.batch.readers.base import Reader
-    from retrytemplate.history import Outcome
+    from retrytemplate.batch.runner.operations import Operation
     from retrytemplate.template import RetryTemplate
 
 
@@ -36,13 +53,9 @@ class FailuresOnly(ResultRetryPolicy):
         return ()
 
 
-def _awaitable_error(piece: str) -> MisuseError:
-    return MisuseError(f"the {piece} gives what must be awaited: use run_async()")
-
-
 @define
-class _Driver:
-    """What both drivers are made of.
+class BaseDriver:
+    """Performs the effects of a run.  A kind of driver says how it calls the components.
 
     :param is_fatal: whether a failure of the processor ends the run.
     """
@@ -53,13 +66,13 @@ class _Driver:
     concurrency: int
     is_fatal: Callable[[BaseException], bool]
     transactions: Any
-    heartbeat: Any
     run: Any
+    heartbeat: Any = None
     listeners: Sequence[Any] = ()
     after_commit: Callable[[Any], Any] | None = None
     outbox: Outbox | None = None
     _cursor: Any = field(init=False, default=None)
-    _shared: Any = field(init=False, default=None)
+    _shared: Shared | None = field(init=False, default=None)
     """The transaction of a search, while one is open."""
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
     _sending: RetryTemplate = field(init=False)
@@ -84,13 +97,167 @@ class _Driver:
         redact: Callable[[str], str] | None = self.transactions.repository.limits.redact
         return redact
 
-    def _cursor_at(self, position: JSON) -> tuple[Any, Any]:
-        """The cursor that has been at another position, if there is one; and the one to read."""
-        old = self._cursor
-        if old is not None and old.position == position:
-            return None, old
-        self._cursor = self.reader.open(position)
-        return old, self._cursor
+    def _operation(self, steps: Generator[Any, Any, Any]) -> Operation[Any]:
+        """Do what the rules ask for, to their end; what they return."""
+        does: dict[type, Callable[[Any], Operation[Any]]] = {
+            Read: self._read,
+            Process: self._process,
+            Write: self._write,
+            Try: self._try,
+            Commit: self._commit,
+            WriteJournal: self._write_journal,
+            EmitEvents: self._emit_events,
+            AfterCommit: self._after_commit,
+            FindUnsent: self._find_unsent,
+            SendOutbox: self._send_outbox,
+        }
+        try:
+            effect = next(steps)
+            while True:
+                if self.heartbeat is not None:
+                    self.heartbeat.check()
+                try:
+                    answer = yield from does[type(effect)](effect)
+                except Exception as exc:
+                    effect = steps.throw(exc)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        finally:
+            yield from self._close_shared()
+            if self._cursor is not None:
+                with _log_errors(self._cursor.close):
+                    yield self._result("reader", self._cursor.close())
+
+    @property
+    def _alive(self) -> Any:
+        """The context of a run: its heartbeat, if it has one."""
+        return nullcontext() if self.heartbeat is None else self.heartbeat
+
+    def _result(self, piece: str, value: Any) -> Any:
+        """What a component has returned, as this kind of driver yields it."""
+        raise NotImplementedError
+
+    def _outcome(self, template: RetryTemplate, function: Any, *arguments: Any) -> Any:
+        """The outcome of a call that a template retries."""
+        raise NotImplementedError
+
+    def _capture(self, function: Any, failure: Exception | None = None) -> Any:
+        """A function whose failures are written down."""
+        raise NotImplementedError
+
+    def _process_items(self, items: Sequence[Any]) -> Any:
+        """Call the processor with each item."""
+        raise NotImplementedError
+
+    def _read(self, effect: Read) -> Operation[ReadRecords]:
+        cursor = self._cursor
+        if cursor is None or cursor.position != effect.position:
+            old, self._cursor = cursor, self.reader.open(effect.position)
+            cursor = self._cursor
+            if old is not None:
+                yield self._result("reader", old.close())
+        records = yield self._result("reader", cursor.read(effect.limit))
+        return ReadRecords(records, cursor.position, getattr(cursor, "progress", None))
+
+    def _process(self, effect: Process) -> Operation[Processed]:
+        done: Processed = yield self._process_items(effect.items)
+        return done
+
+    def _verify(self) -> Operation[None]:
+        """End the run if the source of what is to be committed has changed."""
+        with failing():
+            verify = getattr(self._cursor, "verify", None)
+            if verify is not None:
+                yield self._result("reader", verify())
+
+    def _write(self, effect: Write) -> Operation[Outcome[Any]]:
+        attempts = Attempts(self.transactions, self.run, effect, self._verify)
+        capture = self._capture(attempts.run_attempt)
+        try:
+            outcome = yield self._outcome(self._template_for(attempts, effect), capture)
+        finally:
+            yield from attempts.close()
+        resolved = yield from attempts.resolve_outcome(outcome)
+        checked = self._check_outcome(attempts, capture, resolved)
+        if resolved.ok:
+            self.run.apply(attempts.journal_update)
+        return checked
+
+    def _try(self, effect: Try) -> Operation[Outcome[Any] | None]:
+        if self._shared is None:
+            self._shared = Shared(self.transactions, self.run, self._verify)
+        attempts = Attempts(self.transactions, self.run, effect, self._verify, self._shared)
+        capture, outcome = yield from self._attempt(attempts, effect)
+        shared = attempts.shared_outcome(outcome)
+        if shared is None:
+            yield from self._close_shared()
+            return None
+        return self._check_outcome(attempts, capture, shared)
+
+    def _attempt(self, attempts: Attempts, effect: Try) -> Operation[tuple[Any, Outcome[Any]]]:
+        """The outcome of a call, made by the template only where that fails and may be retried."""
+        failure = None
+        if not self._needs_template:
+            try:
+                return None, Outcome((yield from attempts.attempt()), None, 1, (), 0.0)
+            except Exception as exc:
+                if effect.once and not is_never_retried(exc):
+                    record = first_attempt_record(exc, self._redact)
+                    return None, Outcome(None, exc, 1, (record,), 0.0)
+                failure = exc
+        capture = self._capture(attempts.run_attempt, failure)
+        del failure  # its traceback holds this frame
+        return capture, (yield self._outcome(self._template_for(attempts, effect), capture))
+
+    def _commit(self, effect: Commit) -> Operation[bool]:
+        assert self._shared is not None
+        committed = yield from self._shared.commit(effect.update)
+        yield from self._close_shared()
+        if committed:
+            self.run.apply(effect.update)
+        return committed
+
+    def _close_shared(self) -> Operation[None]:
+        if self._shared is not None:
+            yield from self._shared.close()
+            self._shared = None
+
+    def _write_journal(self, effect: WriteJournal) -> Operation[None]:
+        yield from self._close_shared()
+        yield from self._verify()
+        yield self.transactions.run_in_transaction(
+            self.transactions.ledger.close, self.run, effect.update
+        )
+        self.run.apply(effect.update)
+
+    def _emit_events(self, effect: EmitEvents) -> Operation[None]:
+        for listener in self.listeners:
+            for event in effect.events:
+                with _log_errors(listener.on_event):
+                    yield self._result("listener", listener.on_event(event))
+
+    def _after_commit(self, effect: AfterCommit) -> Operation[None]:
+        assert self.after_commit is not None
+        with _log_errors(self.after_commit):
+            yield self._result("after_commit hook", self.after_commit(effect.items))
+
+    def _find_unsent(self, effect: FindUnsent) -> Operation[list[UnsentMessage]]:
+        found: list[UnsentMessage] = yield self.transactions.run_in_transaction(
+            outbox.unsent, effect
+        )
+        return found
+
+    def _send_outbox(self, effect: SendOutbox) -> Operation[BaseException | None]:
+        assert self.outbox is not None
+        sent = yield self._outcome(self._sending, self.outbox.send, effect.message.message)
+        if isinstance(sent.exception, MisuseError):
+            raise sent.exception
+        if sent.exception is None:
+            yield self.transactions.run_in_transaction(outbox.delete, effect.message.id)
+        failure: BaseException | None = sent.exception
+        return failure
 
     def _template_for(self, attempts: Any, effect: Write | Try) -> RetryTemplate:
         """The template that retries these attempts."""
@@ -120,12 +287,6 @@ class _Driver:
             return False
         return True
 
-    def _write_outcome(self, attempts: Any, capture: Any, outcome: Outcome[Any]) -> Outcome[Any]:
-        checked = self._check_outcome(attempts, capture, outcome)
-        if outcome.ok:
-            self.run.apply(attempts.journal_update)
-        return checked
-
     def _check_outcome(self, attempts: Any, capture: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         if isinstance(outcome.value, ENDING):
             raise outcome.value
@@ -137,14 +298,6 @@ class _Driver:
         return evolve(outcome, history=history)
 
 
-def _guard_stop_iteration(processor: Callable[[Any], Any], item: Any) -> Any:
-    """What it gives; a future cannot hold the end of an iterator."""
-    try:
-        return processor(item)
-    except StopIteration as exc:
-        raise RuntimeError("the processor raised StopIteration") from exc
-
-
 @contextmanager
 def _log_errors(hook: Any) -> Iterator[None]:
     """What a hook raises after the fact changes nothing."""
@@ -154,17 +307,3 @@ def _log_errors(hook: Any) -> Iterator[None]:
         raise
     except Exception:
         LOG.exception("%r failed; the run goes on", hook)
-
-
-def _reject_awaitable(piece: str, value: Any) -> None:
-    if is_awaitable(value):
-        close_unawaited(value)
-        raise _awaitable_error(piece)
-
-
-def _check_values(values: list[Any]) -> None:
-    first = next((value for value in values if value is not None), None)
-    if is_awaitable(first):
-        for value in values:
-            close_unawaited(value)
-        raise _awaitable_error("processor")

@@ -40,10 +40,19 @@ class _FailureCapture:
         self._calls = 0
         self._raised: dict[int, Exception] = {}
 
-    def _take_first_failure(self) -> Exception | None:
+    def __enter__(self) -> None:
         self._calls += 1
         failure, self._failure = self._failure, None
-        return failure
+        if failure is not None:
+            self._record_failure(failure)
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame
+
+    def __exit__(self, kind: object, failure: BaseException | None, traceback: object) -> None:
+        if isinstance(failure, Exception):
+            self._record_failure(failure)
 
     def _record_failure(self, failure: Exception) -> None:
         self._raised[self._calls] = failure
@@ -105,16 +114,8 @@ class FailureCapture(_FailureCapture):
     __slots__ = ()
 
     def __call__(self, *arguments: Any) -> Any:
-        failure = self._take_first_failure()
-        try:
-            if failure is not None:
-                raise failure
+        with self:
             return self.func(*arguments)
-        except Exception as exc:
-            self._record_failure(exc)
-            raise
-        finally:
-            del failure  # its traceback holds this frame
 
 
 class AsyncFailureCapture(_FailureCapture):
@@ -123,13 +124,5 @@ class AsyncFailureCapture(_FailureCapture):
     __slots__ = ()
 
     async def __call__(self, *arguments: Any) -> Any:
-        failure = self._take_first_failure()
-        try:
-            if failure is not None:
-                raise failure
+        with self:
             return await self.func(*arguments)
-        except Exception as exc:
-            self._record_failure(exc)
-            raise
-        finally:
-            del failure

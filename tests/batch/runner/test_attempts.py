@@ -15,7 +15,7 @@ from retrytemplate.batch import (
     SkipPolicy,
     StepListener,
 )
-from retrytemplate.batch.runner import transactions
+from retrytemplate.batch.runner import attempts
 from retrytemplate.listeners import RetryListener
 from retrytemplate.testing import VirtualClock
 from tests.support.crash_worker import Bad
@@ -291,14 +291,14 @@ def test_part_whose_attempt_fails_afterwards_is_written_once(sqlite, way, attemp
 
 @pytest.mark.parametrize("is_over", [False, True])
 def test_part_that_a_deadline_cuts_at_its_end_is_written_once(sqlite, monkeypatch, is_over):
-    scopes, cancel_after, emit = [], limits.cancel_after, transactions._emit
+    scopes, cancel_after, emit = [], limits.cancel_after, attempts._emit
 
     def noted(seconds):
         scopes.append(cancel_after(seconds))
         return scopes[-1]
 
     def emitted(connection, statement):
-        is_end = statement == transactions.RELEASE_SAVEPOINT and sqlite.writes()[-1] == [1, 2]
+        is_end = statement == attempts.RELEASE_SAVEPOINT and sqlite.writes()[-1] == [1, 2]
         if is_end and not is_over:  # while the statement is awaited
             scopes[-1]._expire()
         emit(connection, statement)
@@ -306,7 +306,7 @@ def test_part_that_a_deadline_cuts_at_its_end_is_written_once(sqlite, monkeypatc
             scopes[-1]._expire()
 
     monkeypatch.setattr(limits, "cancel_after", noted)
-    monkeypatch.setattr(transactions, "_emit", emitted)
+    monkeypatch.setattr(attempts, "_emit", emitted)
     clock = VirtualClock()
     # A template with a guard makes every attempt itself.
     template = RetryTemplate(policy=SimpleRetryPolicy(2), guards=[Guard()], clock=clock)
