@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import asdict, field, frozen
 
 from retrytemplate._internal.validation import (
-    check_at_least_one,
-    check_int,
     check_methods,
     check_text_or_none,
     checked_by,
     instance_of,
 )
 from retrytemplate.batch import validation
-from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal.letters import attempts_from, change, indexable_text, sanitize_text
+from retrytemplate.batch.journal.letter_rows import change
+from retrytemplate.batch.journal.letters import attempts_from, indexable_text, sanitize_text
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.rows import LETTER, PHASES, STATES, check, parsed, readable
+from retrytemplate.batch.journal.rows import (
+    LETTER,
+    PHASES,
+    STATES,
+    check,
+    equal,
+    parsed,
+    readable,
+)
 from retrytemplate.batch.journal.schema import now
 from retrytemplate.caches.record_schema import TEXT, TIME, objects, or_null
 
@@ -69,6 +75,12 @@ AUDIT = {"at": TIME, "by": or_null(TEXT), "action": TEXT, "reason": or_null(TEXT
 def audit_from(data: Any) -> tuple[AuditEntry, ...]:
     """The entries that a JSON list holds."""
     return tuple(AuditEntry(**each) for each in objects(data, AUDIT, AUDIT))
+
+
+def audited(letters: Table, row: Any, entry: AuditEntry) -> str:
+    """The audit of a letter's row with one entry more, as JSON."""
+    before = parsed(letters, row._mapping, "audit", audit_from)
+    return json.dumps([asdict(each) for each in (*before, entry)])
 
 
 @frozen(kw_only=True)
@@ -144,9 +156,14 @@ class LetterFilter:
         from sqlalchemy import func, or_
 
         column = tables.letters.c
-        exact = {"step": self.step, "run": self.run, "state": self.state, "phase": self.phase}
-        exact["item_key"] = None if self.key is None else indexable_text(self.key)
-        conditions = [column[name] == value for name, value in exact.items() if value is not None]
+        conditions = equal(
+            tables.letters,
+            step=self.step,
+            run=self.run,
+            state=self.state,
+            phase=self.phase,
+            item_key=None if self.key is None else indexable_text(self.key),
+        )
         if self.error is not None:
             error = sanitize_text(self.error)
             kind, behind = column.error_type, f".{error}"
@@ -211,10 +228,7 @@ class DeadLetters:
 
         :param after: only those behind the letter of this number: the next page.
         """
-        check_int("after", after, 0)
-        check_at_least_one("limit", limit)
-        for name, value in (("after", after), ("limit", limit)):
-            validation.number(name, value)
+        validation.page(after, limit)
         conditions = LetterFilter(**filters).conditions(self.repository.tables)
         return self._read([*conditions, self.repository.tables.letters.c.id > after], limit)
 
@@ -305,25 +319,15 @@ def _set_state(
     asked = asked.where(letters.c.id == letter_id).with_for_update()
     while row := connection.execute(asked).first():
         check(letters, row, {"state": LETTER["state"]})
-        before = parsed(letters, row._mapping, "audit", audit_from)
         entry = AuditEntry(at=row.now, by=by, action=state, reason=reason)
-        audit = json.dumps([asdict(each) for each in (*before, entry)])
-        values = {"state": state, "resolved": row.now, "audit": audit}
+        values = {"state": state, "resolved": row.now, "audit": audited(letters, row, entry)}
         if row.state != "open" or change(connection, tables, row, values):
             return cast("State", row.state)
     return None
 
 
 def _letter(letters: Table, stored: RowMapping) -> DeadLetter:
-    row, problem = readable(letters, stored, LETTER)
-    history: tuple[AttemptRecord, ...] = ()
-    audit: tuple[AuditEntry, ...] = ()
-    try:
-        history = parsed(letters, row, "attempts", attempts_from)
-        audit = parsed(letters, row, "audit", audit_from)
-    except JobRepositoryError as exc:
-        problem = problem or str(exc)
-    row |= {"key": row["item_key"], "replayable": bool(row["replayable"])}
-    for name in ("item_key", "attempts", "audit"):
-        del row[name]
+    row, problem = readable(letters, stored, LETTER, attempts=attempts_from, audit=audit_from)
+    row |= {"key": row.pop("item_key"), "replayable": bool(row["replayable"])}
+    history, audit = row.pop("attempts") or (), row.pop("audit") or ()
     return DeadLetter(history=history, audit=audit, problem=problem, **row)

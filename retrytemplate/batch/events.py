@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch.engine.chunk import Chunk
     from retrytemplate.batch.engine.effects import Processed
-    from retrytemplate.batch.journal.runs import JournalUpdate, Run
+    from retrytemplate.batch.journal.run import JournalUpdate, Run
     from retrytemplate.history import AttemptRecord, Outcome
 
 __all__ = ["Event", "EventFactory", "StepListener", "error_as_json"]

@@ -9,18 +9,13 @@ from uuid import uuid4
 from attrs import asdict, field, frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
-from retrytemplate._internal.validation import (
-    check_at_least_one,
-    check_int,
-    checked_by,
-    instance_of,
-)
+from retrytemplate._internal.validation import checked_by, instance_of
 from retrytemplate.batch import validation
 from retrytemplate.batch.engine.effects import FindUnsent, SendOutbox
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.rows import MESSAGE, RUN_HOLD, parsed, readable
+from retrytemplate.batch.journal.rows import MESSAGE, RUN_HOLD, equal, readable
 from retrytemplate.batch.journal.runs import is_taken
 from retrytemplate.batch.journal.schema import now
 from retrytemplate.errors import MisuseError
@@ -188,10 +183,7 @@ class UnsentMessages:
         :param after: only those behind this ``number``: the next page.
         :param limit: at most this many, at least 1.
         """
-        check_int("after", after, 0)
-        check_at_least_one("limit", limit)
-        for name, value in (("after", after), ("limit", limit)):
-            validation.number(name, value)
+        validation.page(after, limit)
         table = self.repository.tables.messages
         wanted = [*_Filter(step, run).conditions(table), table.c.id > after]
         with self.repository.read_only() as connection:
@@ -210,8 +202,7 @@ class _Filter:
     run: int | None = field(validator=checked_by(validation.number_or_none))
 
     def conditions(self, table: Table) -> list[ColumnElement[bool]]:
-        exact = {"step": self.step, "run": self.run}
-        return [table.c[name] == value for name, value in exact.items() if value is not None]
+        return equal(table, step=self.step, run=self.run)
 
 
 def _select(
@@ -224,21 +215,9 @@ def _select(
 
 
 def _message(table: Table, row: StoredRow) -> UnsentMessage:
-    values, problem = readable(table, row, MESSAGE)
-    payload = None
-    try:
-        payload = parsed(table, row, "payload", lambda value: value)
-    except JobRepositoryError as exc:
-        problem = problem or str(exc)
-    return UnsentMessage(
-        number=values["id"],
-        id=values["message_id"],
-        run=values["run"],
-        step=values["step"],
-        payload=payload,
-        created=values["created"],
-        problem=problem,
-    )
+    values, problem = readable(table, row, MESSAGE, payload=lambda value: value)
+    number, identifier = values.pop("id"), values.pop("message_id")
+    return UnsentMessage(number=number, id=identifier, problem=problem, **values)
 
 
 def add(

@@ -10,7 +10,7 @@ from attrs import asdict, define, field, frozen
 from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate._internal.validation import check_text_or_none, checked_by
 from retrytemplate.batch import validation
-from retrytemplate.batch.dead_letters import LetterFilter, audit_from
+from retrytemplate.batch.dead_letters import AuditEntry, LetterFilter, audited
 from retrytemplate.batch.engine.effects import (
     AfterCommit,
     Fatal,
@@ -21,9 +21,10 @@ from retrytemplate.batch.engine.effects import (
 )
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.events import error_as_json
-from retrytemplate.batch.journal.letters import attempts_from, change, joined, sanitize_text
+from retrytemplate.batch.journal.letter_rows import change
+from retrytemplate.batch.journal.letters import attempts_from, joined, sanitize_text
 from retrytemplate.batch.journal.rows import LETTER, check, parsed
-from retrytemplate.batch.journal.runs import Counts
+from retrytemplate.batch.journal.run import Counts
 from retrytemplate.batch.journal.schema import now
 from retrytemplate.batch.outbox import add, deliver
 from retrytemplate.caches.worker_id import worker_name
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from retrytemplate.batch.engine.machine import Rules
+    from retrytemplate.batch.engine.rules import Rules
     from retrytemplate.batch.journal.letters import RecordLimits
     from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.errors import RecordedFailure
@@ -198,19 +199,18 @@ def _locked(connection: Connection, tables: Tables, letter: int) -> Any:
 def _values(
     connection: Connection, table: Table, row: Any, request: ReplayRequest, update: Any
 ) -> dict[str, Any]:
-    audit = [asdict(entry) for entry in parsed(table, row._mapping, "audit", audit_from)]
-    entry = {"at": row.now, "by": request.by, "reason": None}
+    action = "replayed" if isinstance(update, Resolved) else "failed_again"
+    entry = AuditEntry(at=row.now, by=request.by, action=action, reason=None)
+    audit = audited(table, row, entry)
     if isinstance(update, Resolved):
-        audit.append(entry | {"action": "replayed"})
-        return {"state": "replayed", "resolved": now(connection), "audit": json.dumps(audit)}
-    audit.append(entry | {"action": "failed_again"})
+        return {"state": "replayed", "resolved": now(connection), "audit": audit}
     before = parsed(table, row._mapping, "attempts", attempts_from)
     attempts, failure = request.limits.fit(update.error, joined(before, update.attempts))
     return {
         "attempts": json.dumps([asdict(attempt) for attempt in attempts]),
         "error_type": sanitize_text(failure.type_name),
         "error_message": sanitize_text(failure.message),
-        "audit": json.dumps(audit),
+        "audit": audit,
     }
 
 

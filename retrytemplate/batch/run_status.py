@@ -11,18 +11,13 @@ from retrytemplate._internal.validation import check_at_least_one, checked_by, i
 from retrytemplate.batch import validation
 from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal.letters import digest
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.rows import (
-    RUN_HOLD,
-    RUN_SHOWN,
-    RUN_STATE,
-    damaged,
-    parsed,
-    readable,
-)
-from retrytemplate.batch.journal.runs import Counts, is_taken, read
-from retrytemplate.batch.journal.schema import COUNTS, now
+from retrytemplate.batch.journal.rows import COUNTS, RUN, damaged, equal, parsed, readable
+from retrytemplate.batch.journal.run import Counts
+from retrytemplate.batch.journal.runs import is_taken, read
+from retrytemplate.batch.journal.schema import now
 from retrytemplate.batch.report import Status
 
 if TYPE_CHECKING:
@@ -117,9 +112,9 @@ class RunStatus:
         """The same as JSON values, the counts beside the others."""
         data = asdict(self, recurse=False)
         counts, error = data.pop("counts"), data.pop("error")
-        told = None if error is None else {"type": error.type_name, "message": error.message}
         rate, remaining = self.rate, self.remaining()
-        return data | asdict(counts) | {"error": told, "rate": rate, "remaining": remaining}
+        more = {"error": error_as_json(error), "rate": rate, "remaining": remaining}
+        return data | asdict(counts) | more
 
 
 @frozen
@@ -129,8 +124,7 @@ class _Wanted:
     before: int | None = field(validator=checked_by(validation.number_or_none))
 
     def conditions(self, runs: Table) -> list[ColumnElement[bool]]:
-        exact = {"step": self.step, "status": self.status}
-        wanted = [runs.c[name] == value for name, value in exact.items() if value is not None]
+        wanted = equal(runs, step=self.step, status=self.status)
         return wanted if self.before is None else [*wanted, runs.c.id < self.before]
 
 
@@ -193,7 +187,7 @@ class Runs:
 
 
 def _status(runs: Table, stored: RowMapping) -> RunStatus:
-    values, problem = readable(runs, stored, {**RUN_HOLD, **RUN_STATE, **RUN_SHOWN})
+    values, problem = readable(runs, stored, RUN)
     row = SimpleNamespace(**{**stored, **values})
     checkpoint, error, parameters = Checkpoint(), None, {}
     try:

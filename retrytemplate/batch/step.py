@@ -21,11 +21,12 @@ from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.batch import outbox, validation
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.engine.fault_search import FAULT_SEARCHES
-from retrytemplate.batch.engine.machine import Machine, Rules
+from retrytemplate.batch.engine.machine import Machine
+from retrytemplate.batch.engine.rules import Rules
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.journal import runs
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.runs import RunRequest
+from retrytemplate.batch.journal.run import RunRequest
 from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.explain import Explanation, Scenario
-    from retrytemplate.batch.journal.runs import Run
+    from retrytemplate.batch.journal.run import Run
     from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report, Status
     from retrytemplate.batch.runner.operations import Operation

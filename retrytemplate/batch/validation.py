@@ -34,6 +34,7 @@ __all__ = [
     "number_or_none",
     "one_of",
     "one_of_or_none",
+    "page",
     "plain",
     "skip_policy",
     "text_or_none",
@@ -104,6 +105,14 @@ def number_or_none(name: str, value: Any) -> None:
     """Raise unless the value is such a number, or None."""
     if value is not None:
         number(name, value, " or None")
+
+
+def page(after: Any, limit: Any) -> None:
+    """Raise unless these can be the last number of a page and the size of the next one."""
+    validation.check_int("after", after, 0)
+    validation.check_at_least_one("limit", limit)
+    number("after", after)
+    number("limit", limit)
 
 
 def _fits(value: Any) -> bool:

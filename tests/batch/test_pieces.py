@@ -358,7 +358,7 @@ def test_no_interrupt_comes_between_the_numbers_of_a_run(sqlite):
     """A trace function is called before each line: those that belong together are one."""
     import sys
 
-    from retrytemplate.batch.journal.runs import Run
+    from retrytemplate.batch.journal.run import Run
 
     seen = []
 

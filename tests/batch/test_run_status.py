@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import URL, create_engine, text
 
 from retrytemplate.batch import JobRepository, JobRepositoryError, Runs, RunStatus, SkipPolicy
-from retrytemplate.batch.journal.runs import Counts
+from retrytemplate.batch.journal.run import Counts
 from tests.support import forked_python
 
 # A process that ends while an item is under way.

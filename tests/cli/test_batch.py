@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from retrytemplate.batch import Runs, RunStatus
-from retrytemplate.batch.journal.runs import Counts
+from retrytemplate.batch.journal.run import Counts
 from retrytemplate.cli import main
 from retrytemplate.cli.commands.batch.progress import BarReporter, Throughput
 from tests.cli.jobs import COMMAND, PATIENCE, Place, lines_of

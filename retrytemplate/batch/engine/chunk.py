@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import Factory, define, evolve, field
 
 from retrytemplate.batch.engine.checkpoint import Checkpoint, indexes_of, ranges_of
-from retrytemplate.batch.journal.runs import Counts, JournalUpdate
+from retrytemplate.batch.journal.run import Counts, JournalUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._internal.values import JSON
     from retrytemplate.batch.events import Event
-    from retrytemplate.batch.journal.runs import JournalUpdate
+    from retrytemplate.batch.journal.run import JournalUpdate
     from retrytemplate.batch.outbox import UnsentMessage
     from retrytemplate.batch.readers.base import Records
     from retrytemplate.history import AttemptRecord

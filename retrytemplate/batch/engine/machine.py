@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from retrytemplate._internal.failure_text import to_recorded_failure, type_name
 from retrytemplate.batch.engine.checkpoint import ranges_of
@@ -27,6 +27,7 @@ from retrytemplate.batch.engine.effects import (
     failing,
 )
 from retrytemplate.batch.engine.fault_search import FaultSearch
+from retrytemplate.batch.engine.rules import make_letter
 from retrytemplate.batch.errors import (
     CrashLoopError,
     JobRepositoryError,
@@ -36,7 +37,6 @@ from retrytemplate.batch.errors import (
     SkipLimitExceededError,
 )
 from retrytemplate.batch.events import EventFactory
-from retrytemplate.batch.journal.letters import Letter, joined
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.caches.worker_id import parse_worker_id
@@ -46,44 +46,18 @@ from retrytemplate.history import AttemptRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
-    from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.engine.checkpoint import Checkpoint
     from retrytemplate.batch.engine.effects import Processed
-    from retrytemplate.batch.engine.fault_search import FaultSearchMode
+    from retrytemplate.batch.engine.rules import Rules
     from retrytemplate.batch.events import Event
-    from retrytemplate.batch.journal.runs import JournalUpdate, Run
-    from retrytemplate.batch.outbox import Outbox
+    from retrytemplate.batch.journal.run import JournalUpdate, Run
     from retrytemplate.batch.report import Status
-    from retrytemplate.batch.skip import SkipPolicy
     from retrytemplate.history import Outcome
 
     Steps = Generator[Any, Any, None]
     Tried = tuple[Sequence[int], Outcome[Any]]
 
-__all__ = ["Machine", "Rules"]
-
-
-@frozen
-class Rules:
-    """What a step decides by."""
-
-    chunk_size: int
-    skip: SkipPolicy
-    max_crashes: int
-    fault_search: FaultSearchMode
-    key: Callable[[Any], Any] | None
-    codec: Codec
-    stores_payloads: bool
-    """Whether a chunk's items are kept with its checkpoint: the reader cannot give them again."""
-    uses_processor: bool = True
-    """Whether items are processed before the transaction begins, each once."""
-    outbox: Outbox | None = None
-    after_commit: bool = False
-    has_listeners: bool = False
-    savepoints: bool = True
-    """Whether the parts of a search may share a transaction."""
-    may_wait: bool = False
-    """Whether the attempts at one item may wait, which no open transaction does."""
+__all__ = ["Machine"]
 
 
 @define
@@ -492,7 +466,9 @@ class Machine:
             )
             error.__cause__ = failure
             raise Fatal(error)
-        self._dead_letter(chunk, index, phase, to_recorded_failure(failure), attempts, skipped=True)
+        recorded = to_recorded_failure(failure)
+        letter = make_letter(self.rules, chunk, index, phase, recorded, attempts)
+        chunk.dead_letter(index, letter, skipped=True)
 
     def _dead_letter_crashing_item(
         self, chunk: Chunk, index: int, crashes: Sequence[tuple[str, float]]
@@ -503,61 +479,11 @@ class Machine:
             AttemptRecord(number, None, at, name, text, "", *parse_worker_id(worker))
             for number, (worker, at) in enumerate(crashes, 1)
         ]
-        self._dead_letter(
-            chunk, index, "crash", RecordedFailure(name, text, None), died, skipped=False
-        )
-
-    def _dead_letter(
-        self,
-        chunk: Chunk,
-        index: int,
-        phase: str,
-        failure: RecordedFailure,
-        attempts: Sequence[AttemptRecord],
-        *,
-        skipped: bool,
-    ) -> None:
-        records, rules = chunk.read.records, self.rules
-        item = records.items[index]
-        payload, replayable = _encode_payload(rules.codec, item)
-        if phase == "read":
-            payload, replayable = str(item), False
-        number = records.first + index
-        letter = Letter(
-            source=records.source,
-            number=number,
-            key=self._key(item, f"{records.source}:{number}", phase),
-            phase=phase,
-            payload=payload,
-            replayable=replayable,
-            error_type=failure.type_name,
-            error_message=failure.message,
-            attempts=joined(chunk.histories.get(index, ()), attempts),
-        )
-        chunk.dead_letter(index, letter, skipped=skipped)
-
-    def _key(self, item: Any, place: str, phase: str) -> str:
-        if self.rules.key is None or phase == "read":
-            return place
-        try:
-            return str(self.rules.key(item))
-        except Exception:  # it is what is wrong with the item
-            return place
+        recorded = RecordedFailure(name, text, None)
+        letter = make_letter(self.rules, chunk, index, "crash", recorded, died)
+        chunk.dead_letter(index, letter, skipped=False)
 
 
 def _check_records(read: Any) -> None:
     if not isinstance(read, Records):
         raise Fatal(ReaderError(f"what a cursor reads must be Records, got {read!r}"))
-
-
-def _encode_payload(codec: Codec, item: Any) -> tuple[str, bool]:
-    try:
-        text: Any = codec.encode(item)
-        if isinstance(text, str):
-            return text, True
-        raise TypeError("a codec gives text")
-    except Exception:  # whatever it is, the letter is written
-        try:
-            return repr(item), False
-        except Exception:
-            return f"<no text: repr() of {type(item).__name__} failed>", False

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, evolve, frozen
+from attrs import evolve, frozen
 
 from retrytemplate.caches.record import Record, brief, shortened
 from retrytemplate.caches.record_limit import truncate_to_limit
@@ -17,12 +15,8 @@ from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord, truncate_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import Connection
-
-    from retrytemplate.batch.journal.runs import Run
-    from retrytemplate.batch.journal.schema import Tables
 
 __all__ = [
     "LONGEST",
@@ -30,10 +24,8 @@ __all__ = [
     "Letter",
     "RecordLimits",
     "attempts_from",
-    "change",
     "digest",
     "indexable_text",
-    "insert",
     "joined",
     "sanitize_text",
 ]
@@ -138,61 +130,3 @@ def indexable_text(text: str) -> str:
         return kept
     told = f"...{digest(kept)}"
     return kept[: LONGEST - len(told)] + told
-
-
-def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
-    """Write them in the transaction that decides about them."""
-    insertion = _insertion(tables, connection.dialect.name)
-    for letter in letters:
-        key, payload = indexable_text(letter.key), sanitize_text(letter.payload)
-        failure = RecordedFailure(letter.error_type, letter.error_message, None)
-        attempts, failure = run.request.limits.fit(failure, letter.attempts)
-        connection.execute(
-            insertion,
-            {
-                "of_run": run.id,
-                "of_step": run.request.step,
-                "of_source": indexable_text(letter.source),
-                "of_number": letter.number,
-                "of_item_key": key,
-                "of_phase": letter.phase,
-                "of_payload": payload,
-                "of_replayable": int(letter.replayable and payload == letter.payload),
-                "of_error_type": sanitize_text(failure.type_name),
-                "of_error_message": sanitize_text(failure.message),
-                "of_attempts": json.dumps([asdict(attempt) for attempt in attempts]),
-                "of_code_version": run.request.code_version,
-            },
-        )
-
-
-@lru_cache
-def _insertion(tables: Tables, dialect: str) -> Any:
-    """The statement that adds a letter; made once, since that takes longer than to execute it."""
-    from sqlalchemy import bindparam, func, select
-
-    from retrytemplate.batch.journal.schema import clock
-
-    table = tables.letters
-    given = (
-        "run, step, source, number, item_key, phase, payload, replayable, error_type, "
-        "error_message, attempts, code_version"
-    )
-    bound = {name: bindparam(f"of_{name}", type_=table.c[name].type) for name in given.split(", ")}
-    before = select(func.count()).where(
-        table.c.run == bound["run"], table.c.item_key == bound["item_key"]
-    )
-    ordinal = before.scalar_subquery() + 1
-    return table.insert().values(
-        **bound, ordinal=ordinal, state="open", created=clock(dialect), audit="[]"
-    )
-
-
-def change(connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]) -> bool:
-    """Change an open letter as its row was read; False: somebody else has decided meanwhile.
-
-    Not every engine of a caller locks what it reads.
-    """
-    letters = tables.letters
-    as_read = (letters.c.id == row.id, letters.c.state == "open", letters.c.audit == row.audit)
-    return bool(connection.execute(letters.update().where(*as_read).values(values)).rowcount)

@@ -1,16 +1,15 @@
-"""What the columns of a job repository must hold, and how rows are read.
+"""The columns of a job repository, the values that they may hold, and how rows are read.
 
-A row that was damaged (by hand, by a broken disk) is an error that names its table, its number and
-its column.  It never changes what a run does.
+A row that was damaged (manually, by a broken disk) is an error that names its table, its number and
+its column.  It never changes a run.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal.schema import COUNTS
 from retrytemplate.batch.report import Status
 from retrytemplate.caches.record_schema import SERIAL, TEXT, TIME, fault, loads, or_null
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeVar
 
-    from sqlalchemy import Table
+    from sqlalchemy import ColumnElement, Table
 
     from retrytemplate.caches.record_schema import Field
 
@@ -26,17 +25,19 @@ if TYPE_CHECKING:
     StoredRow = Mapping[Any, Any]
 
 __all__ = [
+    "COUNTS",
     "LETTER",
     "MESSAGE",
     "PHASES",
+    "RUN",
     "RUN_HOLD",
-    "RUN_SHOWN",
     "RUN_STATE",
     "STATES",
     "Phase",
     "State",
     "check",
     "damaged",
+    "equal",
     "parsed",
     "readable",
 ]
@@ -50,86 +51,130 @@ LATEST = 1e11  # seconds since the epoch: the year 5138
 FINGERPRINT = re.compile(r"\S+ \S+ \d{1,20} \d{1,20}")
 
 
-def _one_of(values: tuple[str, ...]) -> Field:
-    return lambda value: value in values, f"one of {', '.join(values)}"
+COUNTS = (
+    "read",
+    "written",
+    "filtered",
+    "dead_lettered",
+    "skipped",
+    "retries",
+    "rollbacks",
+    "crashes",
+)
 
 
-NUMBER: Field = (lambda value: SERIAL[0](value) and value > 0, "an int from 1 to 2**62")
-BIT: Field = (lambda value: type(value) is int and value in (0, 1), "0 or 1")
-WHEN: Field = (
-    lambda value: TIME[0](value) and 0 <= value <= LATEST,
-    f"a time from 0 to {LATEST:g} s since the epoch",
+class Column(NamedTuple):
+    """A column of a table.
+
+    :param field: the values that it may hold, and their description.
+    :param shown: the value that is shown if it is damaged.
+    :param kind: its type in the database: "text", "number" or "time".
+    """
+
+    field: Field
+    shown: Any
+    kind: str
+    is_nullable: bool = False
+
+
+def _text(shown: str = "", field: Field = TEXT) -> Column:
+    return Column(field, shown, "text")
+
+
+def _one_of(values: tuple[str, ...], shown: str) -> Column:
+    return _text(shown, (lambda value: value in values, f"one of {', '.join(values)}"))
+
+
+def _or_null(column: Column) -> Column:
+    return Column(or_null(column.field), None, column.kind, is_nullable=True)
+
+
+ID = Column((lambda value: SERIAL[0](value) and value > 0, "an int from 1 to 2**62"), 0, "number")
+FROM_ONE = ID._replace(shown=1)
+NUMBER = Column(SERIAL, 0, "number")
+BIT = Column((lambda value: type(value) is int and value in (0, 1), "0 or 1"), 0, "number")
+WHEN = Column(
+    (
+        lambda value: TIME[0](value) and 0 <= value <= LATEST,
+        f"a time from 0 to {LATEST:g} s since the epoch",
+    ),
+    0.0,
+    "time",
 )
 PROCESS: Field = (
     lambda value: TEXT[0](value) and FINGERPRINT.fullmatch(value) is not None,
     "the fingerprint of a process",
 )
 
-# For each column: what it must hold, and the value that is shown if it is damaged.
-Columns = dict[str, tuple["Field", Any]]
+Columns = dict[str, Column]
 
 RUN_HOLD: Columns = {
-    "id": (NUMBER, 0),
-    "step": (TEXT, ""),
-    "parameters": (TEXT, "{}"),
-    "digest": (TEXT, ""),
-    "generation": (NUMBER, 1),
-    "status": (_one_of(get_args(Status)), "failed"),
-    "fence": (SERIAL, 0),
-    "seq": (SERIAL, 0),
-    "worker": (or_null(TEXT), None),
-    "process": (or_null(PROCESS), None),
-    "lease_until": (or_null(WHEN), None),
+    "id": ID,
+    "step": _text(),
+    "parameters": _text("{}"),
+    "digest": _text(),  # of the parameters: an index takes no text of any length
+    "generation": FROM_ONE,
+    "status": _one_of(get_args(Status), "failed"),
+    # The holder: the fence only grows, and every write compares both.
+    "fence": NUMBER,
+    "seq": NUMBER,
+    "worker": _or_null(_text()),
+    "process": _or_null(_text(field=PROCESS)),
+    "lease_until": _or_null(WHEN),
 }
-"""What a run is known by, and who has it."""
+"""The identity of a run, and its holder."""
 
 RUN_STATE: Columns = {
-    **dict.fromkeys(COUNTS, (SERIAL, 0)),
-    "checkpoint": (TEXT, ""),
-    "error": (or_null(TEXT), None),
-    "exactly_once": (BIT, 0),
+    **dict.fromkeys(COUNTS, NUMBER),
+    "checkpoint": _text(),
+    "error": _or_null(_text()),
+    "exactly_once": BIT,
 }
-"""How far a run is."""
+"""The progress of a run."""
 
 RUN_SHOWN: Columns = {
-    "progress": (or_null(TIME), None),
-    "code_version": (or_null(TEXT), None),
-    "started": (WHEN, 0.0),
-    "taken": (or_null(WHEN), None),
-    "done_before": (SERIAL, 0),
-    "updated": (WHEN, 0.0),
-    "ended": (or_null(WHEN), None),
+    "progress": _or_null(Column(TIME, None, "time")),
+    "code_version": _or_null(_text()),
+    "started": WHEN,
+    # When the present or last holder took it, and the number of items done by then.
+    "taken": _or_null(WHEN),
+    "done_before": NUMBER,
+    "updated": WHEN,
+    "ended": _or_null(WHEN),
 }
-"""What is only shown of a run."""
+"""Columns that are only shown."""
+
+RUN: Columns = {**RUN_HOLD, **RUN_STATE, **RUN_SHOWN}
 
 LETTER: Columns = {
-    "id": (NUMBER, 0),
-    "run": (NUMBER, 0),
-    "step": (TEXT, ""),
-    "source": (TEXT, ""),
-    "number": (SERIAL, 0),
-    "item_key": (TEXT, ""),
-    "ordinal": (NUMBER, 1),
-    "phase": (_one_of(PHASES), "write"),
-    "payload": (TEXT, ""),
-    "replayable": (BIT, 0),
-    "error_type": (TEXT, ""),
-    "error_message": (TEXT, ""),
-    "attempts": (TEXT, "[]"),
-    "code_version": (or_null(TEXT), None),
-    "state": (_one_of(STATES), "open"),
-    "created": (WHEN, 0.0),
-    "resolved": (or_null(WHEN), None),
-    "audit": (TEXT, "[]"),
+    "id": ID,
+    "run": ID,
+    "step": _text(),
+    "source": _text(),
+    "number": NUMBER,
+    "item_key": _text(),
+    "ordinal": FROM_ONE,
+    "phase": _one_of(PHASES, "write"),
+    "payload": _text(),
+    "replayable": BIT,
+    "error_type": _text(),
+    "error_message": _text(),
+    "attempts": _text("[]"),
+    "code_version": _or_null(_text()),
+    "state": _one_of(STATES, "open"),
+    "created": WHEN,
+    "resolved": _or_null(WHEN),
+    "audit": _text("[]"),
 }
 
 MESSAGE: Columns = {
-    "id": (NUMBER, 0),
-    "message_id": (TEXT, ""),
-    "run": (NUMBER, 0),
-    "step": (TEXT, ""),
-    "payload": (TEXT, "null"),
-    "created": (WHEN, 0.0),
+    # The id orders messages; SQLite uses it again, so it identifies none of them.
+    "id": ID,
+    "message_id": _text(),
+    "run": ID,
+    "step": _text(),
+    "payload": _text("null"),
+    "created": WHEN,
 }
 
 
@@ -143,15 +188,30 @@ def check(table: Table, row: Any, columns: Columns) -> None:
         raise JobRepositoryError(problem)
 
 
-def readable(table: Table, row: StoredRow, columns: Columns) -> tuple[dict[str, Any], str | None]:
-    """These columns, those that are damaged with a value that can be shown; the first problem."""
+def readable(
+    table: Table, row: StoredRow, columns: Columns, **parsers: Callable[[Any], Any]
+) -> tuple[dict[str, Any], str | None]:
+    """These columns, damaged ones with a value that can be shown, and the first problem.
+
+    :param parsers: make the values of columns with JSON; a value that they reject is None.
+    """
     values, problem = {}, None
-    for name, (field, shown) in columns.items():
-        wrong = fault("", {name: row[name]}, {name: field}, ())
-        values[name] = row[name] if wrong is None else shown
+    for name, column in columns.items():
+        wrong = fault("", {name: row[name]}, {name: column.field}, ())
+        values[name] = row[name] if wrong is None else column.shown
         if wrong is not None and problem is None:
             problem = str(damaged(table, row, wrong))
+    for name, parse in parsers.items():
+        try:
+            values[name] = parsed(table, values, name, parse)
+        except JobRepositoryError as exc:
+            values[name], problem = None, problem or str(exc)
     return values, problem
+
+
+def equal(table: Table, **values: Any) -> list[ColumnElement[bool]]:
+    """Conditions: columns have these values; None: any."""
+    return [table.c[name] == value for name, value in values.items() if value is not None]
 
 
 def parsed(table: Table, row: StoredRow, column: str, parse: Callable[[Any], T]) -> T:

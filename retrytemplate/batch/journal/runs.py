@@ -10,7 +10,7 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, define, evolve, field, frozen
+from attrs import asdict, evolve
 
 from retrytemplate._storage.process_liveness import (
     is_process_gone,
@@ -25,28 +25,23 @@ from retrytemplate.batch.errors import (
     RunInProgressError,
     RunLostError,
 )
+from retrytemplate.batch.journal.letter_rows import insert
 from retrytemplate.batch.journal.letters import digest, sanitize_text
-from retrytemplate.batch.journal.rows import RUN_HOLD, RUN_STATE, check, damaged, parsed
-from retrytemplate.batch.journal.schema import COUNTS, clock, new_row, now
-from retrytemplate.batch.report import Report
+from retrytemplate.batch.journal.rows import COUNTS, RUN_HOLD, RUN_STATE, check, damaged, parsed
+from retrytemplate.batch.journal.run import Counts, Run
+from retrytemplate.batch.journal.schema import clock, new_row, now
 from retrytemplate.caches.record_schema import FAILURE, fault
 from retrytemplate.errors import RecordedFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection, Table
 
-    from retrytemplate.batch.journal.letters import Letter, RecordLimits
     from retrytemplate.batch.journal.rows import StoredRow
+    from retrytemplate.batch.journal.run import JournalUpdate, RunRequest
     from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.batch.report import Status
 
 __all__ = [
-    "Counts",
-    "JournalUpdate",
-    "Run",
-    "RunRequest",
     "abandon",
     "applied",
     "begin",
@@ -57,95 +52,6 @@ __all__ = [
     "release",
     "renew",
 ]
-
-
-@frozen
-class Counts:
-    """How many items, attempts, transactions and crashes."""
-
-    read: int = 0
-    written: int = 0
-    filtered: int = 0
-    dead_lettered: int = 0
-    skipped: int = 0
-    retries: int = 0
-    rollbacks: int = 0
-    crashes: int = 0
-
-    @property
-    def done(self) -> int:
-        """Of how many items it is known what became of them."""
-        return self.written + self.filtered + self.dead_lettered
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(getattr(self, name) + getattr(other, name) for name in COUNTS))
-
-
-@frozen
-class RunRequest:
-    """What a run is known by, and who asks for it."""
-
-    step: str
-    parameters: str
-    worker: str
-    lease: float
-    on_existing: str
-    resumable: bool
-    exactly_once: bool
-    code_version: str | None
-    limits: RecordLimits
-
-
-@define
-class Run:
-    """A run as its row has it, held by this process.
-
-    :param unsent: its messages that wait in the outbox, once it has ended.
-    """
-
-    id: int
-    request: RunRequest
-    fence: int
-    seq: int
-    status: Status
-    counts: Counts
-    checkpoint: Checkpoint
-    error: RecordedFailure | None = None
-    exception: BaseException | None = field(default=None, eq=False)
-    unsent: int = 0
-    already_completed: bool = False
-
-    def apply(self, update: JournalUpdate) -> None:
-        """What was written is what is known."""
-        counts = self.counts + update.counts
-        # At once: no signal may come in between.
-        self.seq, self.counts, self.checkpoint = self.seq + 1, counts, update.checkpoint
-
-    def report(self) -> Report:
-        """How it stands."""
-        return Report(
-            name=self.request.step,
-            run_id=self.id,
-            status=self.status,
-            pending=self.checkpoint.waiting,
-            exactly_once=self.request.exactly_once,
-            error=self.error,
-            exception=self.exception,
-            unsent=self.unsent,
-            already_completed=self.already_completed,
-            **asdict(self.counts),
-        )
-
-
-@frozen
-class JournalUpdate:
-    """What one transaction writes of a run: what is in flight from now on, and what came of it."""
-
-    checkpoint: Checkpoint
-    counts: Counts = Counts()
-    letters: Sequence[Letter] = ()
-    messages: Sequence[str] = ()
-    progress: float | None = None
 
 
 def begin(connection: Connection, tables: Tables, request: RunRequest) -> Run:
@@ -353,7 +259,6 @@ def close(connection: Connection, tables: Tables, run: Run, update: JournalUpdat
 
     :raises RunLostError: another process has taken the run over.
     """
-    from retrytemplate.batch.journal.letters import insert
     from retrytemplate.batch.outbox import add
 
     insert(connection, tables, run, update.letters)

@@ -10,9 +10,12 @@ from attrs import frozen
 from retrytemplate._internal.imports import extra
 from retrytemplate._storage.sql_dialect import DIALECT_FRAGMENTS
 from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.journal.rows import LETTER, MESSAGE, RUN
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
+
+    from retrytemplate.batch.journal.rows import Columns
 
 __all__ = ["SCHEMA", "Tables", "check_tables", "clock", "create", "new_row", "now", "tables"]
 
@@ -42,111 +45,46 @@ class Tables:
 def tables(prefix: str) -> Tables:
     """The tables whose names begin with *prefix*."""
     with extra("batch", "a job repository"):
-        from sqlalchemy import (
-            BigInteger,
-            Column,
-            Double,
-            ForeignKey,
-            Index,
-            Integer,
-            MetaData,
-            Table,
-            Text,
-            UniqueConstraint,
-        )
+        import sqlalchemy as sql
 
-    metadata = MetaData()
-    number = BigInteger().with_variant(Integer(), "sqlite")
+    metadata = sql.MetaData()
+    number = sql.BigInteger().with_variant(sql.Integer(), "sqlite")
+    kinds: dict[str, Any] = {"text": sql.Text(), "number": number, "time": sql.Double()}
 
-    def column(name: str, kind: Any = Text, *more: Any, null: bool = False, **options: Any) -> Any:
-        return Column(name, kind, *more, nullable=null, **options)
+    def column(name: str, kind: str, is_nullable: bool = False, *, is_key: bool = False) -> Any:
+        of_run = [sql.ForeignKey(f"{prefix}_runs.id")] if name == "run" else []
+        return sql.Column(name, kinds[kind], *of_run, nullable=is_nullable, primary_key=is_key)
 
-    def key(name: str = "id") -> Any:
-        return column(name, number, primary_key=True, autoincrement=True)
+    def table(name: str, columns: Columns, *more: Any) -> Table:
+        made = [
+            column(each, rule.kind, rule.is_nullable, is_key=each == "id")
+            for each, rule in columns.items()
+        ]
+        return sql.Table(f"{prefix}_{name}", metadata, *made, *more)
 
-    meta = Table(
-        f"{prefix}_meta", metadata, column("name", primary_key=True), column("value", number)
-    )
-    runs = Table(
-        f"{prefix}_runs",
+    return Tables(
         metadata,
-        key(),
-        column("step"),
-        column("parameters"),
-        column("digest"),  # of the parameters: an index takes no text of any length
-        column("generation", number),
-        column("status"),
-        # Who has it: only grows; every write compares both.
-        column("fence", number),
-        column("seq", number),
-        column("worker", null=True),
-        column("process", null=True),
-        column("lease_until", Double, null=True),
-        *(column(name, number) for name in COUNTS),
-        column("checkpoint"),
-        column("error", null=True),
-        column("progress", Double, null=True),
-        column("exactly_once", number),
-        column("code_version", null=True),
-        column("started", Double),
-        # When who has it now, or had it last, took it, and how many items were done by then.
-        column("taken", Double, null=True),
-        column("done_before", number),
-        column("updated", Double),
-        column("ended", Double, null=True),
-        UniqueConstraint("step", "digest", "generation"),
+        meta=sql.Table(
+            f"{prefix}_meta",
+            metadata,
+            column("name", "text", is_key=True),
+            column("value", "number"),
+        ),
+        runs=table("runs", RUN, sql.UniqueConstraint("step", "digest", "generation")),
+        letters=table(
+            "letters",
+            LETTER,
+            sql.UniqueConstraint("run", "source", "number"),
+            sql.Index(f"{prefix}_letters_state", "step", "state"),
+            sql.Index(f"{prefix}_letters_key", "run", "item_key"),
+        ),
+        messages=table(
+            "outbox",
+            MESSAGE,
+            sql.UniqueConstraint("message_id"),
+            sql.Index(f"{prefix}_outbox_run", "run"),
+        ),
     )
-    letters = Table(
-        f"{prefix}_letters",
-        metadata,
-        key(),
-        column("run", number, ForeignKey(runs.c.id)),
-        column("step"),
-        column("source"),
-        column("number", number),
-        column("item_key"),
-        column("ordinal", number),
-        column("phase"),
-        column("payload"),
-        column("replayable", number),
-        column("error_type"),
-        column("error_message"),
-        column("attempts"),
-        column("code_version", null=True),
-        column("state"),
-        column("created", Double),
-        column("resolved", Double, null=True),
-        column("audit"),
-        UniqueConstraint("run", "source", "number"),
-        Index(f"{prefix}_letters_state", "step", "state"),
-        Index(f"{prefix}_letters_key", "run", "item_key"),
-    )
-    messages = Table(
-        f"{prefix}_outbox",
-        metadata,
-        key(),
-        # The row's number orders messages; SQLite uses it again, so it identifies none of them.
-        column("message_id"),
-        column("run", number, ForeignKey(runs.c.id)),
-        column("step"),
-        column("payload"),
-        column("created", Double),
-        UniqueConstraint("message_id"),
-        Index(f"{prefix}_outbox_run", "run"),
-    )
-    return Tables(metadata, meta, runs, letters, messages)
-
-
-COUNTS = (
-    "read",
-    "written",
-    "filtered",
-    "dead_lettered",
-    "skipped",
-    "retries",
-    "rollbacks",
-    "crashes",
-)
 
 
 def create(connection: Connection, made: Tables) -> None:

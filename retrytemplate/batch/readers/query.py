@@ -20,7 +20,7 @@ from retrytemplate.batch.readers.base import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement, Engine, SelectBase
+    from sqlalchemy import ColumnElement, Connection, Engine, SelectBase
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate.batch.readers.base import JSON
@@ -234,38 +234,33 @@ def _checked_statement(statement: Any, key: tuple[str, ...]) -> SelectBase:
     return statement
 
 
-class _QueryCursor(Cursor):
+class _QueryState:
+    """The position in a query, and the check of its keys."""
+
     def __init__(self, engine: Any, pages: _Pages, position: JSON) -> None:
-        self._engine: Engine = engine
+        self._engine = engine
         self._pages = pages
         self._checked = False
         self.position = position
 
+    def _read(self, connection: Connection, limit: int) -> Records:
+        if not self._checked:
+            self._pages.check_nulls(connection.execute(self._pages.nulls()).first())
+            self._checked = True
+        result = connection.execute(*self._pages.query(self.position, limit))
+        names, rows = list(result.keys()), result.all()
+        records, self.position = self._pages.records(names, rows, self.position, limit)
+        return records
+
+
+class _QueryCursor(_QueryState, Cursor):
     def read(self, limit: int) -> Records:
         with self._engine.connect() as connection:
-            if not self._checked:
-                self._pages.check_nulls(connection.execute(self._pages.nulls()).first())
-                self._checked = True
-            result = connection.execute(*self._pages.query(self.position, limit))
-            names, rows = list(result.keys()), result.all()
-        records, self.position = self._pages.records(names, rows, self.position, limit)
-        return records
+            return self._read(connection, limit)
 
 
-class _AsyncQueryCursor(AsyncCursor):
-    def __init__(self, engine: Any, pages: _Pages, position: JSON) -> None:
-        self._engine: AsyncEngine = engine
-        self._pages = pages
-        self._checked = False
-        self.position = position
-
+class _AsyncQueryCursor(_QueryState, AsyncCursor):
     async def read(self, limit: int) -> Records:
         async with self._engine.connect() as connection:
-            if not self._checked:
-                found = await connection.execute(self._pages.nulls())
-                self._pages.check_nulls(found.first())
-                self._checked = True
-            result = await connection.execute(*self._pages.query(self.position, limit))
-            names, rows = list(result.keys()), result.all()
-        records, self.position = self._pages.records(names, rows, self.position, limit)
-        return records
+            records: Records = await connection.run_sync(self._read, limit)
+            return records

@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 
 from retrytemplate.batch.engine.effects import Fatal
 from retrytemplate.batch.errors import RunLostError
-from retrytemplate.batch.journal.runs import Counts
+from retrytemplate.batch.journal.run import Counts
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from retrytemplate.batch.engine.effects import Try, Write
-    from retrytemplate.batch.journal.runs import JournalUpdate, Run
+    from retrytemplate.batch.journal.run import JournalUpdate, Run
     from retrytemplate.batch.runner.operations import Operation
     from retrytemplate.batch.runner.transactions import Transactions
     from retrytemplate.history import Outcome

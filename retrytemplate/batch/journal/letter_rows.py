@@ -1,0 +1,80 @@
+"""Statements on the rows of dead letters."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict
+
+from retrytemplate.batch.journal.letters import indexable_text, sanitize_text
+from retrytemplate.batch.journal.schema import clock
+from retrytemplate.errors import RecordedFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from retrytemplate.batch.journal.letters import Letter
+    from retrytemplate.batch.journal.run import Run
+    from retrytemplate.batch.journal.schema import Tables
+
+__all__ = ["change", "insert"]
+
+
+def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
+    """Write them in the transaction that decides about them."""
+    insertion = _insertion(tables, connection.dialect.name)
+    for letter in letters:
+        key, payload = indexable_text(letter.key), sanitize_text(letter.payload)
+        failure = RecordedFailure(letter.error_type, letter.error_message, None)
+        attempts, failure = run.request.limits.fit(failure, letter.attempts)
+        connection.execute(
+            insertion,
+            {
+                "of_run": run.id,
+                "of_step": run.request.step,
+                "of_source": indexable_text(letter.source),
+                "of_number": letter.number,
+                "of_item_key": key,
+                "of_phase": letter.phase,
+                "of_payload": payload,
+                "of_replayable": int(letter.replayable and payload == letter.payload),
+                "of_error_type": sanitize_text(failure.type_name),
+                "of_error_message": sanitize_text(failure.message),
+                "of_attempts": json.dumps([asdict(attempt) for attempt in attempts]),
+                "of_code_version": run.request.code_version,
+            },
+        )
+
+
+@lru_cache
+def _insertion(tables: Tables, dialect: str) -> Any:
+    """The statement that adds a letter; made once, since that takes longer than to execute it."""
+    from sqlalchemy import bindparam, func, select
+
+    table = tables.letters
+    given = (
+        "run, step, source, number, item_key, phase, payload, replayable, error_type, "
+        "error_message, attempts, code_version"
+    )
+    bound = {name: bindparam(f"of_{name}", type_=table.c[name].type) for name in given.split(", ")}
+    before = select(func.count()).where(
+        table.c.run == bound["run"], table.c.item_key == bound["item_key"]
+    )
+    ordinal = before.scalar_subquery() + 1
+    return table.insert().values(
+        **bound, ordinal=ordinal, state="open", created=clock(dialect), audit="[]"
+    )
+
+
+def change(connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]) -> bool:
+    """Change an open letter as its row was read; False: somebody else has decided meanwhile.
+
+    Not every engine of a caller locks what it reads.
+    """
+    letters = tables.letters
+    as_read = (letters.c.id == row.id, letters.c.state == "open", letters.c.audit == row.audit)
+    return bool(connection.execute(letters.update().where(*as_read).values(values)).rowcount)
