@@ -31,11 +31,10 @@ from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
 from retrytemplate.batch.runner.asynchronous import AsyncDriver
-from retrytemplate.batch.runner.attempts import SAVEPOINTS
+from retrytemplate.batch.runner.attempts import ROLLBACKS, SAVEPOINTS
 from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat
 from retrytemplate.batch.runner.operations import perform, perform_async
 from retrytemplate.batch.runner.sync import Driver
-from retrytemplate.batch.runner.transactions import ROLLBACKS, AsyncTransactions, Transactions
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import MisuseError
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report, Status
     from retrytemplate.batch.runner.operations import Operation
+    from retrytemplate.batch.runner.transactions import AsyncTransactions, Transactions
 
     OnExisting = Literal["resume", "restart", "refuse"]
 
@@ -462,12 +462,12 @@ class ChunkStep:
             raise MisuseError(f"database is an Engine: use {twin}(), or give an AsyncEngine")
 
     def _transactions(self, ledger: Any = runs) -> Transactions:
-        return Transactions(**self._written_with(ledger))
+        return Driver.transactions_type(**self._written_with(ledger))
 
     @asynccontextmanager
     async def _async_transactions(self, ledger: Any = runs) -> AsyncIterator[AsyncTransactions]:
         async with self.repository.asynchronous_engine() as engine:
-            yield AsyncTransactions(engine=engine, **self._written_with(ledger))
+            yield AsyncDriver.transactions_type(engine=engine, **self._written_with(ledger))
 
     def _written_with(self, ledger: Any) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ from retrytemplate.batch.journal.schema import clock
 from retrytemplate.errors import RecordedFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 

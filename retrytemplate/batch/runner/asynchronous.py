@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define
 
@@ -12,6 +12,7 @@ from retrytemplate.batch.engine.effects import Processed
 from retrytemplate.batch.runner.base import BaseDriver
 from retrytemplate.batch.runner.failure_capture import AsyncFailureCapture
 from retrytemplate.batch.runner.operations import perform_async
+from retrytemplate.batch.runner.transactions import AsyncTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
@@ -24,6 +25,8 @@ __all__ = ["AsyncDriver"]
 @define
 class AsyncDriver(BaseDriver):
     """Performs a run in a task; of the processor as many calls at once as are wanted."""
+
+    transactions_type: ClassVar = AsyncTransactions
 
     async def perform(self, steps: Generator[Any, Any, Any]) -> Any:
         """Do what the rules ask for, to their end; what they return."""

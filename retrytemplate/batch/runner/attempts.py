@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from retrytemplate.batch.runner.transactions import Transactions
     from retrytemplate.history import Outcome
 
-__all__ = ["ENDING", "SAVEPOINTS", "Attempts", "Shared"]
+__all__ = ["ENDING", "ROLLBACKS", "SAVEPOINTS", "Attempts", "Shared"]
 
+ROLLBACKS = ("transaction", "savepoint", "none")
 ITEM_DATABASE = "the database of the items"
 # The databases that have these statements.
 SAVEPOINTS = ("sqlite", "postgresql", "mysql", "mariadb")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define
 
@@ -15,6 +15,7 @@ from retrytemplate.batch.engine.effects import Processed
 from retrytemplate.batch.runner.base import BaseDriver
 from retrytemplate.batch.runner.failure_capture import FailureCapture
 from retrytemplate.batch.runner.operations import perform
+from retrytemplate.batch.runner.transactions import Transactions
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ __all__ = ["Driver"]
 @define
 class Driver(BaseDriver):
     """Performs a run in this thread; of the processor as many calls at once as are wanted."""
+
+    transactions_type: ClassVar = Transactions
 
     def perform(self, steps: Generator[Any, Any, Any]) -> Any:
         """Do what the rules ask for, to their end; what they return."""

@@ -14,7 +14,6 @@ from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Literal
 
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.runner.operations import Operation
 
-    RollbackMode = Literal["transaction", "savepoint", "none"]
-
-__all__ = ["ROLLBACKS", "AsyncTransactions", "Transactions"]
-
-ROLLBACKS = ("transaction", "savepoint", "none")
+__all__ = ["AsyncTransactions", "Transactions"]
 
 
 @define
