@@ -193,7 +193,7 @@ def readable(
 ) -> tuple[dict[str, Any], str | None]:
     """These columns, damaged ones with a value that can be shown, and the first problem.
 
-    :param parsers: make the values of columns with JSON; a value that they reject is None.
+    :param parsers: make the values of columns with JSON; None in place of a value that they reject.
     """
     values, problem = {}, None
     for name, column in columns.items():
