@@ -1,4 +1,4 @@
-"""Chunk steps: a job that reads, processes and writes many items, and goes on where it stopped."""
+"""Chunk steps: jobs that read, process and write many items, and resume where they stopped."""
 
 from retrytemplate._internal.imports import lazy_attributes
 

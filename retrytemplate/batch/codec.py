@@ -42,12 +42,12 @@ class Codec(Protocol):
 
 
 class JsonCodec:
-    """Items as JSON, where nothing is lost: what comes back is what was given.
+    """Items as JSON, without loss: ``decode`` returns an item equal to the encoded one.
 
     Hence it takes None, bool, int, finite float, str, list, and dict with str keys, and none of
-    their subclasses.  It refuses what JSON has no word for (datetime, Decimal, classes of yours)
-    and what would come back as another type (a tuple as a list, the key 1 as "1").  For other items
-    write a codec: two methods.
+    their subclasses.  It rejects types that JSON lacks (datetime, Decimal, your classes)
+    and values that would be decoded as another type (a tuple as a list, the key 1 as "1").
+    For other items write a codec: two methods.
 
     >>> codec = JsonCodec()
     >>> codec.decode(codec.encode({"id": 17, "tags": ["new"]}))
@@ -92,7 +92,7 @@ def _check(value: Any, where: str) -> None:
     if kind is dict:
         for key, each in value.items():
             if type(key) is not str:
-                raise _refused(f"the key {key!r}", where)
+                raise _rejected(f"the key {key!r}", where)
             if type(each) not in PLAIN:
                 _check(each, f"{where}[{key!r}]")
     elif kind is list:
@@ -100,10 +100,10 @@ def _check(value: Any, where: str) -> None:
             if type(each) not in PLAIN:
                 _check(each, f"{where}[{index}]")
     elif kind is not float:
-        raise _refused(f"the {kind.__qualname__}", where)
+        raise _rejected(f"the {kind.__qualname__}", where)
     elif not isfinite(value):
-        raise _refused(f"{value!r}", where)
+        raise _rejected(f"{value!r}", where)
 
 
-def _refused(what: str, where: str) -> TypeError:
+def _rejected(what: str, where: str) -> TypeError:
     return TypeError(f"JSON cannot keep {what} at {where}: give the step a codec for such items")

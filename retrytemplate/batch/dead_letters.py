@@ -1,4 +1,4 @@
-"""Dead letters, for whoever looks at them and decides what becomes of them."""
+"""Inspection of dead letters, and decisions about them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ PAGE = 200
 
 @frozen(kw_only=True)
 class AuditEntry:
-    """What somebody did with a dead letter.
+    """One action on a dead letter.
 
     :param at: when, in seconds since the epoch by the database's clock.
-    :param by: who.
-    :param action: what became of the letter.
+    :param by: the operator.
+    :param action: "replayed", "failed_again" or "discarded".
     """
 
     at: float
@@ -95,8 +95,8 @@ class DeadLetter:
     :param replayable: whether the step's codec can make the item of it again.
     :param history: its failed attempts, the crashes of its process among them.
     :param state: "open", "replayed", or "discarded"; ``resolved``: since when it is not open.
-    :param audit: what was done with it.
-    :param problem: what in its row cannot be read.
+    :param audit: the actions on it.
+    :param problem: the damage of its row, or None.
     """
 
     id: int
@@ -131,7 +131,7 @@ class DeadLetter:
 
 @frozen(kw_only=True)
 class LetterFilter:
-    """Which dead letters are meant; None: whatever it is.
+    """Selects dead letters; None: any value.
 
     :param step: those of the step of this name.
     :param run: those of the run of this number.
@@ -152,7 +152,7 @@ class LetterFilter:
     phase: Phase | None = field(default=None, validator=validation.one_of_or_none(*PHASES))
 
     def conditions(self, tables: Tables) -> list[ColumnElement[bool]]:
-        """What a statement on the letters says for it."""
+        """The conditions of a statement on the letters."""
         from sqlalchemy import func, or_
 
         column = tables.letters.c
@@ -174,16 +174,16 @@ class LetterFilter:
 
 def _check_text(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} must be a text that says something, got {value!r}")
+        raise ValueError(f"{name} must be a non-blank str, got {value!r}")
 
 
 @frozen
 class Discarding:
-    """What became of the letters that were to be discarded, each by its number.
+    """Result of ``DeadLetters.discard``, by the numbers of the letters.
 
-    :param before: those that were discarded already: they stay as they are.
-    :param replayed: those that were replayed: nothing is left to discard.
-    :param unknown: those that are not there.
+    :param before: those discarded before: they are unchanged.
+    :param replayed: those that were replayed before: they are unchanged.
+    :param unknown: numbers without a letter.
     """
 
     discarded: tuple[int, ...] = ()
@@ -196,8 +196,8 @@ class Discarding:
 class DeadLetters:
     """The dead letters of a job repository.
 
-    Every method raises ``JobRepositoryError`` where the database cannot be reached, or has no such
-    tables: nothing is made.  The filters are those of ``LetterFilter``.
+    Every method raises ``JobRepositoryError`` if the database cannot be reached or has no tables;
+    no table is created.  The filters are those of ``LetterFilter``.
 
     >>> from tempfile import TemporaryDirectory
     >>> from retrytemplate.batch import ChunkStep, JobRepository, SkipPolicy
@@ -213,12 +213,12 @@ class DeadLetters:
     ...     report = step.run()
     ...     letters = DeadLetters(jobs)
     ...     [letter] = letters.page(error="ZeroDivisionError")
-    ...     done = letters.discard([letter.id], by="me", reason="nobody can divide by it")
+    ...     done = letters.discard([letter.id], by="me", reason="division by zero")
     ...     audit = letters.find(letter.id).audit
     >>> letter.payload, letter.phase, letter.state, len(letter.history)
     ('0', 'process', 'open', 3)
     >>> done.discarded, audit[0].action, audit[0].reason
-    ((1,), 'discarded', 'nobody can divide by it')
+    ((1,), 'discarded', 'division by zero')
     """
 
     repository: JobRepository = field(validator=instance_of(JobRepository, "a JobRepository"))
@@ -256,11 +256,11 @@ class DeadLetters:
         return found[0] if found else None
 
     def discard(self, ids: Sequence[int], *, by: str, reason: str) -> Discarding:
-        """Decide that nothing more is to be done about these items.
+        """Close these letters without a replay, all in one transaction.
 
-        They are all decided about in one transaction.  Done twice it changes nothing more.
+        A second call changes nothing.
 
-        :param by: who decides, and ``reason``: both stay with the letter.
+        :param by: the operator; it and ``reason`` are kept in the audit.
         """
         validation.ids("ids", ids)
         for name, value in (("by", by), ("reason", reason)):
@@ -305,9 +305,9 @@ def _set_state(
     by: str | None,
     reason: str | None,
 ) -> State | None:
-    """Let an open letter be so from now on, and write down who decided it.
+    """Set the state of an open letter, and record the operator.
 
-    It works in the connection's transaction, and waits for others that decide about the letter.
+    It works in the connection's transaction, and waits for concurrent changes of the letter.
 
     :returns: the state that it had: another one than "open" stays as it is; None: there is no such
         letter.

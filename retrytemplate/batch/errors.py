@@ -1,4 +1,4 @@
-"""The errors of chunk steps.  Each says who raises it and what to do about it."""
+"""The errors of chunk steps.  Each documents its raiser and the remedy."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = [
 class ReadError(RetryError, ValueError):
     """A record that cannot be read; those after it can.
 
-    Given by a reader in ``Records.broken``.  It counts as a failure of its item, which trying again
-    does not mend: skip it, and it is a dead letter with its ``text`` as it stands in the source.
+    A reader puts it in ``Records.broken``.  It counts as a failure of its item that no retry mends:
+    skip it, and it becomes a dead letter with its ``text`` as in the source.
     ``number`` is the record's in the ``source``, from 1.
     """
 
@@ -36,18 +36,18 @@ class ReadError(RetryError, ValueError):
 
 
 class ReaderError(RetryError):
-    """The source cannot be read, or not from where it is to go on.
+    """The source cannot be read, or not from the position of the run.
 
     Raised by a reader when it is opened or read; it ends the run.  The message names the source and
-    what to do; what the system said, if anything, is the ``__cause__``.
+    the remedy; an error of the system is the ``__cause__``.
     """
 
 
 class RunInProgressError(RetryError):
-    """Another process is at work on this run, and its lease is not over.
+    """Another process holds this run, and its lease has not expired.
 
-    Raised by ``ChunkStep.run``; nothing was done.  ``worker`` has the run until ``lease_until``
-    (seconds since the epoch, by the repository's clock), longer while it lives.
+    Raised by ``ChunkStep.run``, which has no effect then.  ``worker`` holds the run until
+    ``lease_until`` (seconds since the epoch, by the repository's clock), and renews it meanwhile.
     """
 
     def __init__(self, message: str, *, worker: str, lease_until: float) -> None:
@@ -57,62 +57,63 @@ class RunInProgressError(RetryError):
 
 
 class RunExistsError(RetryError):
-    """There is a run of this name and these parameters already.
+    """A run with this name and these parameters exists.
 
-    Raised by ``ChunkStep.run(on_existing="refuse")``; nothing was done.  Resume it or restart it.
+    Raised by ``ChunkStep.run(on_existing="refuse")``, which has no effect then.
+    Resume it or restart it.
     """
 
 
 class RunAbandonedError(RetryError):
-    """The run was given up by hand.
+    """The run was abandoned by an operator.
 
-    Raised by ``ChunkStep.run`` when it is asked to resume such a run.  Begin anew with
+    Raised by ``ChunkStep.run`` when it would resume such a run.  Start again with
     ``on_existing="restart"``.
     """
 
 
 class NotResumableError(RetryError):
-    """The run cannot go on where it stopped: its reader cannot give those items again.
+    """The run cannot be resumed: its reader cannot read those items again.
 
     Raised by ``ChunkStep.run`` for a reader that reads forward only and keeps no journal.
-    Begin anew with ``on_existing="restart"``.
+    Start again with ``on_existing="restart"``.
     """
 
 
 class RunLostError(LeaseLostError):
     """Another process has taken the run over, or resolved the dead letter.
 
-    Raised by ``ChunkStep.run`` when this process shows no sign of life for longer than the lease,
-    and writes again.  What it was about to write was rolled back; the other one goes on.
+    Raised by ``ChunkStep.run`` when this process did not renew its lease in time, and writes again.
+    Its transaction is rolled back; the other process continues.
     """
 
 
 class SkipLimitExceededError(RetryError):
-    """One more item was to be skipped than the skip policy allows.
+    """More items would be skipped than the skip policy allows.
 
-    Ends a run; the item's own failure is the ``__cause__``.  The items that were skipped before are
-    dead letters already, and the run can be resumed when the cause is mended.
+    Ends a run; the failure of the item is the ``__cause__``.  Items that were skipped before are
+    dead letters, and the run can be resumed when the cause is mended.
     """
 
 
 class CrashLoopError(RetryError):
-    """The process died again and again where no item was under way by itself.
+    """The process crashed repeatedly with no item isolated.
 
-    Ends a run: what kills the process is none of the items that the step could set aside (the
-    reader, the machine).  Mend that, and resume the run.
+    Ends a run: the crashes cannot be attributed to an item.  The reader or the machine may cause
+    them.  Mend the cause, and resume the run.
     """
 
 
 class ProcessCrashedError(RetryError):
-    """An item was under way, and the process that had it died.
+    """The process crashed while an item was isolated.
 
-    Never raised: it stands in the history of a dead letter, one for each death that was charged.
+    Never raised: the history of a dead letter has one for each crash attributed to its item.
     """
 
 
 class JobRepositoryError(RetryError):
     """The job repository, or the database of a step's items, cannot be reached, or cannot be read.
 
-    Raised by whatever uses the repository.  What was committed stands; the run can be resumed when
-    the database is back.
+    Raised by everything that uses the repository.  Committed transactions stay; the run can be
+    resumed when the database is available.
     """

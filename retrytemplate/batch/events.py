@@ -47,10 +47,10 @@ class Event:
     :param phase: "read", "process", "write" or "crash".
     :param numbers: of the items in their source, from 1.
     :param attempt: which attempt of this item, or of this part, from 1.
-    :param transaction: the number of the transaction in this process, from 1; None: it happened
-        outside of one.
-    :param committed: True: that transaction is committed, what the event says stands.  False: it
-        was rolled back, nothing is left of it.  None: there was none.
+    :param transaction: the number of the transaction in this process, from 1; None: outside
+        of one.
+    :param committed: True: that transaction is committed.  False: it was rolled back, and the event
+        has no effect.  None: it happened outside of a transaction.
     :param status: with "ended" how the run ended.
     """
 
@@ -91,10 +91,10 @@ NAMES = (
 
 
 class StepListener:
-    """Told of all that happens in a run, after it happened: it cannot change anything.
+    """Notified of each event of a run after it happened; it cannot change the run.
 
-    Under ``run_async`` the method may be a coroutine function.  What it raises is logged, and the
-    run goes on.
+    Under ``run_async`` the method may be a coroutine function.  Its exceptions are logged, and the
+    run continues.
 
     >>> class Watch(StepListener):
     ...     def on_event(self, event):
@@ -121,14 +121,14 @@ class EventFactory:
         return Event(kind=kind, step=self.run.request.step, run_id=self.run.id, **about)
 
     def run_started(self) -> Iterator[Event]:
-        """The run is taken, after a death perhaps."""
+        """The run is taken, after a crash perhaps."""
         checkpoint = self.run.checkpoint
         if checkpoint.isolating:
             yield self.event("crashed")
         yield self.event("started")
 
     def read(self, chunk: Chunk) -> Iterator[Event]:
-        """What is left of a chunk was read."""
+        """The remaining items of a chunk were read."""
         yield self.event("read", chunk, numbers=chunk.remaining)
 
     def processed(self, chunk: Chunk, indexes: Sequence[int], done: Processed) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""What a step would do with items that fail: its own rules, run on a table in a folder."""
+"""The handling of failing items by a step: its own rules, run on a temporary database."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["Explanation", "Scenario", "TransactionTable", "explain"]
 
 def _failures(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a mapping of items to what they raise, got {value!r}")
+        raise TypeError(f"{name} must be a mapping of items to exceptions, got {value!r}")
     for item, failures in value.items():
         check_int(f"each item of {name}", item, 1)
         planned = [failures] if isinstance(failures, BaseException) else failures
         listed = isinstance(planned, Sequence)
         if not (listed and all(isinstance(each, BaseException) for each in planned)):
             raise TypeError(
-                f"{name} must say of item {item} an exception or a list of them, got {failures!r}"
+                f"{name} must have an exception or a list of them for item {item}, got {failures!r}"
             )
 
 
@@ -69,20 +69,20 @@ class Scenario:
 class Explanation:
     """A table of what happens, transaction by transaction; ``str()`` of it is the table.
 
-    :param lines: a transaction each: its number (None: what was not in one), and what happened.
+    :param lines: one per transaction: its number (None: outside of a transaction), and its events.
     """
 
     lines: tuple[tuple[int | None, str], ...]
     report: Report
 
     def __str__(self) -> str:
-        told = [f"{'' if tx is None else f'tx{tx}':<5}{text}" for tx, text in self.lines]
+        lines = [f"{'' if tx is None else f'tx{tx}':<5}{text}" for tx, text in self.lines]
         report = self.report
         counts = ", ".join(
             f"{name} {getattr(report, name)}"
             for name in ("read", "written", "filtered", "dead_lettered", "retries", "rollbacks")
         )
-        return "\n".join([*told, f"{report.status}: {counts}"])
+        return "\n".join([*lines, f"{report.status}: {counts}"])
 
 
 @define

@@ -1,4 +1,4 @@
-"""Messages about what was written: sent after the commit, and not lost with the process."""
+"""Messages about written items: sent after the commit, and not lost in a crash."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Message:
 
 @frozen
 class Outbox:
-    """Side effects of what was written: a mail, a call, an event on a bus.
+    """Side effects of written items: a mail, a call, an event on a bus.
 
     :param send: ``(message) -> None``, called after the commit, with the retries of the step.
     :param message: ``(item) -> JSON value``, of each item that is written; None: nothing to send.

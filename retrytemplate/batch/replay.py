@@ -1,4 +1,4 @@
-"""Dead letters once more: each item is processed and written as if it were read again."""
+"""Replay of dead letters: each item is processed and written as if it were read again."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class ReplayReport:
     :param replayed: their items are written, or filtered, now.
     :param failed: their items failed again; they stay open, with those attempts in their history.
     :param failures: for each of those the failure of its last attempt.
-    :param skipped: they were resolved meanwhile, or their item could not be kept.
-    :param error: what ended the replay before its time: a guard that refuses, or a deadline that is
-        over.  No letter is to blame for that: the one in hand and those after it stay as they are.
+    :param skipped: resolved meanwhile, or their item could not be stored.
+    :param error: the rejection of a guard, or an expired deadline, that ended the replay early.
+        The letter in progress and those after it are unchanged.
     :param unsent: number of messages of the step that wait in the outbox.
     """
 
@@ -74,8 +74,8 @@ class ReplayReport:
 class LetterQuery:
     """Which of a step's open letters.
 
-    :param ids: these; None: all that the filters leave, but those whose item killed its process:
-        it would kill this one.
+    :param ids: these; None: all that match the filters, except items that crashed their process:
+        they would crash this one.
     :param error: the name of an exception's class, with its module or without.
     :param key: the item's.
     """
@@ -119,7 +119,7 @@ def find(connection: Connection, tables: Tables, query: LetterQuery) -> list[Rep
 
 @frozen
 class Resolved:
-    """The item is done: what the letter is told in the transaction that writes the item."""
+    """The item is done: the update of its letter, in the transaction that writes the item."""
 
     messages: Sequence[str] = ()
     counts: Counts = field(factory=Counts)
@@ -127,7 +127,7 @@ class Resolved:
 
 @frozen
 class FailedAgain:
-    """The item failed again: what the letter is told."""
+    """The item failed again: the update of its letter."""
 
     attempts: Sequence[AttemptRecord]
     error: RecordedFailure
@@ -139,10 +139,10 @@ def _or_worker_name(by: Any) -> Any:
 
 @define
 class ReplayRequest:
-    """The letter in hand: in the place of a run.
+    """The letter in progress: replaces a run.
 
     :param step: the step's name.
-    :param limits: what is kept of failures.
+    :param limits: of the failures that are kept.
     :param by: who replays; None: this process's worker name.
     """
 
@@ -162,11 +162,11 @@ class ReplayRequest:
 
 
 class Ledger:
-    """What an attempt writes beside the item: to the letter, in the place of a run's journal."""
+    """The journal of a replay: updates the letter in the transaction of its item."""
 
     @staticmethod
     def close(connection: Connection, tables: Tables, request: ReplayRequest, update: Any) -> None:
-        """Write what came of the item.
+        """Write the update of the item.
 
         :raises RunLostError: the letter was resolved meanwhile.
         """
@@ -181,7 +181,7 @@ class Ledger:
 
     @staticmethod
     def applied(connection: Connection, tables: Tables, request: ReplayRequest) -> bool:
-        """Whether a commit that was not answered came to pass."""
+        """Whether a commit without a result has succeeded."""
         assert request.letter is not None
         return bool(_locked(connection, tables, request.letter.id).state == "replayed")
 
@@ -226,14 +226,14 @@ class _Replay:
     def replay_letter(self, letter: ReplayCandidate) -> Generator[Any, Any, list[int]]:
         """Where the letter's id belongs to.
 
-        :raises Fatal: it was refused, whatever attempts at it were made before.
+        :raises Fatal: it was rejected by a guard or a deadline.
         """
         self.request.letter = letter
         if not letter.replayable:
             return self.skipped
         try:
             item = self.rules.codec.decode(letter.payload)
-        except Exception as exc:  # the others go on
+        except Exception as exc:  # the other letters are replayed
             error = to_recorded_failure(exc)
             text = self.request.limits.text(error.message)
             attempt = AttemptRecord(1, None, None, error.type_name, text)
@@ -249,7 +249,7 @@ class _Replay:
         items = [
             value for value in done.values if value is not None or not self.rules.uses_processor
         ]
-        # Not a Closing: the ledger of a replay takes Resolved, with the counts and the messages.
+        # Not a JournalUpdate: the ledger of a replay takes Resolved, with the counts and the messages.
         outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]  # see above
         if outcome.exception is not None:
             return (yield from self._failed(joined(history, outcome.history), outcome.exception))

@@ -1,4 +1,4 @@
-"""How a run went."""
+"""The report of a run."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Status = Literal["running", "completed", "stopped", "failed", "abandoned"]
 
 @frozen(kw_only=True)
 class Report:
-    """What became of the items of a run, over all its restarts, as the journal has it.
+    """Counts and status of a run, over all its restarts, from its journal.
 
     At any time ``read == written + filtered + dead_lettered + pending``.
 
     :param status: "completed"; "stopped": ended on request; "failed": ended by ``error``;
-        "running"; "abandoned": given up by hand.  All but the first and the last can be resumed.
-    :param filtered: items for which the processor gave None.
+        "running"; "abandoned": by an operator.  All but the first and the last can be resumed.
+    :param filtered: items for which the processor returned None.
     :param dead_lettered: dead letters: skipped, or given up for crashes of their process.
-    :param skipped: those of them that the skip policy gave up.
-    :param pending: read, and neither of the others yet.
+    :param skipped: dead letters of the skip policy.
+    :param pending: items that are read, but not decided yet.
     :param retries: attempts that followed a failed one.
     :param rollbacks: transactions that were rolled back.
-    :param crashes: processes that died with this run.
-    :param exactly_once: whether what was written is in the transaction that says so; False: in
-        another database, where a crash between the two commits writes a chunk twice.
+    :param crashes: processes that crashed with this run.
+    :param exactly_once: whether items and journal are written in one transaction; False: in two
+        databases, where a crash between the two commits writes a chunk twice.
     :param unsent: number of messages of the run that wait in the outbox.
-    :param error: what ended the run.
+    :param error: the failure that ended the run.
     :param already_completed: True: the run was completed before this call, which read and wrote
         nothing.
-    :param exception: the same as the live exception, where this process had it.
+    :param exception: the same as an exception, if this process raised it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Report:
     def raise_for_status(self) -> Report:
         """Return itself if the run is completed.
 
-        :raises StepFailedError: it is not; the cause is what ended it.
+        :raises StepFailedError: it is not; the failure that ended it is the cause.
         """
         if self.status == "completed":
             return self
@@ -73,10 +73,10 @@ class Report:
 
 
 class StepFailedError(RetryError):
-    """A run did not come to its end.
+    """A run did not complete.
 
-    Raised by ``Report.raise_for_status``; what ended the run is the ``__cause__``, and ``report``
-    says how far it came.
+    Raised by ``Report.raise_for_status``; the failure that ended the run is the ``__cause__``, and
+    ``report`` has its counts.
     """
 
     def __init__(self, message: str, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""How runs stand, for whoever asks the journal: no run is taken, nothing is locked."""
+"""Status of runs, read from the journal without a lock."""
 
 from __future__ import annotations
 
@@ -42,21 +42,22 @@ class RunStatus:
     """A run as the journal has it.  Times are seconds since the epoch by the database's clock.
 
     :param parameters: JSON values.
-    :param generation: how many runs there were with this step and these parameters, this one
-        included.
-    :param state: the run's status; "crashed": it is under way by its row, and nobody has it.
-    :param worker: who has it, and ``lease_until`` when, unless that is renewed.
-    :param pending: items of the chunk in flight that are in no other count, as far as is known.
+    :param generation: the number of the run among those of this step and these parameters.
+    :param state: the run's status; "crashed": its row is "running", but its lease has
+        expired or its process is gone.
+    :param worker: its holder; ``lease_until``: the end of the lease, unless it is renewed.
+    :param pending: items of the chunk in progress that are not decided, as far as known.
     :param unsent: number of messages of the run that wait in the outbox.
-    :param progress: which share of the source is read, from 0 to 1, where the reader knows it.
-    :param isolating: a process died with the chunk in flight: its items go one by one.
-    :param suspects: how many of them are left; None: nobody is suspected, or they were not counted
-        yet.
-    :param isolated_item: the one that is under way by itself, by its place in the chunk, from 1.
-    :param error: what ended it.
-    :param taken: when who has it, or had it last, took it; ``done_before`` items were done by then.
-    :param now: when this was asked.
-    :param problem: what in its row cannot be read.
+    :param progress: the part of the source that is read, from 0 to 1; None: unknown.
+    :param isolating: True after a crash with the chunk in progress: its items are processed one by
+        one.
+    :param suspects: the number of its remaining items; None: there is no suspect, or they were not
+        counted yet.
+    :param isolated_item: the item that is processed exclusively, by its place in the chunk, from 1.
+    :param error: the failure that ended it.
+    :param taken: when its last holder took it; ``done_before``: items that were done by then.
+    :param now: the time of this status.
+    :param problem: the damage of its row, or None.
     """
 
     run_id: int
@@ -86,7 +87,7 @@ class RunStatus:
 
     @property
     def over(self) -> bool:
-        """Whether nobody is at work on it, or is supposed to be."""
+        """Whether it has ended."""
         return self.state not in ("running", "crashed")
 
     @property
@@ -99,7 +100,7 @@ class RunStatus:
         return done / (until - self.taken) if until > self.taken else None
 
     def remaining(self, rate: float | None = None) -> float | None:
-        """Seconds to the end at this rate, if what is left is like what was done; None: unknown.
+        """Estimated seconds to the end at this rate; None: unknown.
 
         :param rate: items a second; None: those since the run was taken.
         """
@@ -130,10 +131,10 @@ class _Wanted:
 
 @frozen
 class Runs:
-    """The runs of a job repository, for whoever only looks.
+    """The runs of a job repository, read only.
 
-    Every method raises ``JobRepositoryError`` where the database cannot be reached, or has no such
-    tables: nothing is made.
+    Every method raises ``JobRepositoryError`` if the database cannot be reached or has no tables;
+    no table is created.
 
     >>> from tempfile import TemporaryDirectory
     >>> from retrytemplate.batch import ChunkStep, JobRepository
@@ -160,7 +161,7 @@ class Runs:
         """Runs, the newest first.
 
         :param step: only those of the step of this name.
-        :param status: only those whose row has it; that of a run that died is "running".
+        :param status: only those whose row has it; a crashed run has "running".
         :param before: only those that are older than the run of this number: the next page.
         """
         check_at_least_one("limit", limit)

@@ -44,14 +44,14 @@ class SkipPolicy(Value):
     """Which failures give an item up instead of ending the run; such an item is dead-lettered.
 
     :param on: an exception class, a tuple of them, or a predicate of the exception.
-    :param limit: so many items of a run at most, over all its restarts; None: any number.
+    :param limit: skipped items of a run at most, over all its restarts; None: any number.
     :param rate: this share of the items read at most, between 0 and 1; None: any.
     :param after: items that must have been read before the rate counts.
     :param not_on: classes that are not skipped.  Of a class and its base the one nearer to the
         exception decides.
 
-    Items whose process died are not asked about: ``ChunkStep(max_crashes=...)`` says when those
-    are given up, and they do not count here.
+    It does not apply to items that crashed their process: ``ChunkStep(max_crashes=...)`` limits
+    those, and they do not count here.
 
     >>> policy = SkipPolicy(on=(ValueError,), limit=2)
     >>> policy.covers(ValueError("no number")), policy.covers(OSError("no disk"))
@@ -71,7 +71,7 @@ class SkipPolicy(Value):
 
     def __attrs_post_init__(self) -> None:
         check_retryable("on", types_or_predicate(self.on))
-        # The same rules as for what is worth another attempt: the nearest class decides.
+        # The same rules as for retryable exceptions: the nearest class decides.
         rules = SimpleRetryPolicy(2, retry_on=self.on, not_on=self.not_on)
         object.__setattr__(self, "_covers", lambda failure: rules.allows(1, failure))
 
@@ -80,7 +80,7 @@ class SkipPolicy(Value):
         return bool(self.on) and not isinstance(failure, MisuseError) and self._covers(failure)
 
     def has_room(self, *, skipped: int, read: int) -> bool:
-        """Whether one more may be, when so many of those read have been."""
+        """Whether one more item may be skipped, given these counts."""
         if self.limit is not None and skipped >= self.limit:
             return False
         if self.rate is not None and read >= self.after:

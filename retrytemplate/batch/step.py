@@ -62,7 +62,7 @@ ON_EXISTING = ("resume", "restart", "refuse")
 
 
 def _final_status(error: BaseException) -> Status:
-    """How a run has ended that was cut off."""
+    """The status of a run that an exception ended."""
     return "failed" if isinstance(error, Exception) else "stopped"
 
 
@@ -79,7 +79,7 @@ def _encode_parameters(parameters: Any) -> str:
 
 
 def _release_frames(error: BaseException) -> None:
-    """Forget where a signal struck: a cursor that is left there keeps a file of SQLite locked."""
+    """Clear the frames that a signal interrupted: a cursor there keeps a SQLite file locked."""
     if not isinstance(error, Exception):
         clear_frames(error.__traceback__)
         gc.collect()
@@ -87,14 +87,14 @@ def _release_frames(error: BaseException) -> None:
 
 def _check_not_awaited(piece: str, function: Any, twin: str) -> None:
     if is_async(function):
-        raise MisuseError(f"the {piece} has to be awaited: use {twin}()")
+        raise MisuseError(f"the {piece} has to be awaited; use {twin}()")
 
 
 @define
 class _StopFlag:
-    """Whether a stop was asked for, and who is to heed it.
+    """Whether a stop was requested, and the workers that it applies to.
 
-    It has no lock: a signal handler would wait for ever for one that the code it interrupts holds.
+    It has no lock: a signal handler would deadlock with the code that it interrupts.
     """
 
     requested: bool = False
@@ -102,7 +102,7 @@ class _StopFlag:
 
     @contextmanager
     def active(self, worker: str) -> Iterator[None]:
-        """While this worker runs; the last one takes the wish back."""
+        """While this worker runs; the last one clears the request."""
         self.runs.add(worker)
         try:
             yield
@@ -116,7 +116,7 @@ class _StopFlag:
 class ChunkStep:
     """Reads items, processes each, and writes them a chunk at a time, each exactly once.
 
-    :param name: of the step; a run is known by it and its parameters.
+    :param name: of the step; it identifies a run together with its parameters.
     :param reader: a reader, a sequence, or any iterable.  What can be read only once is kept in
         the journal, a chunk at a time, hence has to be something that the codec can keep.
     :param processor: ``(item) -> item``, or None to filter the item out; None: items as they are.
@@ -131,8 +131,8 @@ class ChunkStep:
         taken with all that it has.
     :param backoff: between the attempts; no transaction is open meanwhile.
     :param skip: which failures give an item up, and how many; None: none, a failure ends the run.
-    :param max_crashes: crashes of the process, with the item under way by itself, before it is
-        given up.  With 1 an item may be blamed for what others before it in that process did.
+    :param max_crashes: crashes of the process while the item is isolated, before it is given up;
+        default 2.  With 1 an item may be given up for an effect of earlier items in that process.
     :param key: of an item, for its dead letter; None: its source and number.
     :param codec: keeps items as text: dead letters, and what cannot be read again.
     :param rollback: of a failed attempt to write: of the "transaction", or to a
@@ -142,10 +142,10 @@ class ChunkStep:
     :param concurrency: calls of the processor at once, in threads, or under ``run_async`` in tasks.
     :param pure: False: the processor works in the transaction, called ``(item, transaction)``, and
         again for each attempt to write; what fails there counts as a failed write.
-    :param after_commit: ``(items) -> None``, called with what a transaction has written; not at all
-        where the process dies in between.  What it raises is logged.
-    :param outbox: messages about what was written, which are not lost then.
-    :param listeners: told of every event, see ``StepListener``.
+    :param after_commit: ``(items) -> None``, called with the items of a committed transaction; not
+        after a crash in between.  Its exceptions are logged.
+    :param outbox: messages about written items, which are not lost in a crash.
+    :param listeners: notified of every event, see ``StepListener``.
     :param code_version: kept with dead letters.
 
     >>> from tempfile import TemporaryDirectory
@@ -244,7 +244,7 @@ class ChunkStep:
 
     @property
     def resumable(self) -> bool:
-        """Whether a run that stopped can go on: what was read can be had again, or is kept."""
+        """Whether a stopped run can be resumed: its items can be read again, or are kept."""
         return bool(self.reader.seekable or self.reader.journal)
 
     def stop(self) -> None:
@@ -254,16 +254,16 @@ class ChunkStep:
     def run(
         self, parameters: Mapping[str, Any] | None = None, on_existing: OnExisting = "resume"
     ) -> Report:
-        """Go from where the run stands to its end, in this thread.
+        """Run from the state in the journal to the end, in this thread.
 
-        :param parameters: JSON values; with the step's name they are what a run is known by.
+        :param parameters: JSON values; with the name of the step they identify a run.
         :param on_existing: of a run that exists: "resume" it where it stopped (a completed one is
             reported as it is, after its messages that wait were sent), "restart": abandon it and
             begin again, "refuse".
-        :returns: how the run stands; a failure that ended it is in the report, see
+        :returns: the report; a failure that ended the run is in it, see
             ``Report.raise_for_status``.
-        :raises MisuseError: a piece has to be awaited.
-        :raises RunInProgressError: another process has the run.
+        :raises MisuseError: a component has to be awaited.
+        :raises RunInProgressError: another process holds the run.
         :raises RunLostError: another process has taken the run over.
         :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
         """
@@ -273,7 +273,7 @@ class ChunkStep:
         with register_active_worker(request.worker), self._stop.active(request.worker):
             try:
                 return perform(self._run(request, transactions, Driver, Heartbeat))
-            except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
+            except BaseException as error:  # a signal, perhaps while it is taken or released
                 _release_frames(error)
                 # After a lease the run is free, whether or not this worker lets go of it.
                 run_uninterrupted(
@@ -298,7 +298,7 @@ class ChunkStep:
                     return await perform_async(
                         self._run(request, transactions, AsyncDriver, AsyncHeartbeat)
                     )
-                except BaseException:  # a cancellation, while it is taken, or let go of, perhaps
+                except BaseException:  # a cancellation, perhaps while it is taken or released
                     with suppress(JobRepositoryError):
                         await transactions.run_in_transaction(runs.release, request.worker)
                     raise
@@ -311,16 +311,16 @@ class ChunkStep:
         key: str | None = None,
         by: str | None = None,
     ) -> ReplayReport:
-        """Process and write the items of open dead letters of this step, with retries anew.
+        """Process and write the items of open dead letters of this step, with new retries.
 
-        Each in a transaction of its own, which also resolves its letter: a letter is replayed once,
-        however often and from how many places it is asked for.  What fails again stays open.
+        Each in its own transaction, which also resolves its letter: concurrent replays replay a
+        letter once.  A letter whose item fails again stays open.
 
-        :param ids: of the letters; None: all that *error* and *key* leave, but those whose item
-            killed its process.
+        :param ids: of the letters; None: all that match *error* and *key*, except items that
+            crashed their process.
         :param error: only those with this exception, named with its module or without.
         :param key: only those of this key.
-        :param by: who asks, for the audit; None: this process's worker name.
+        :param by: the operator, for the audit; None: this process's worker name.
         """
         self._check_blocking("replay_async")
         query, request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
@@ -341,9 +341,9 @@ class ChunkStep:
             return await perform_async(self._replay(query, request, transactions, AsyncDriver))
 
     def send_outbox(self) -> SendReport:
-        """Send the messages of this step that wait in the outbox, of whichever run.
+        """Send the messages of this step that wait in the outbox, of all its runs.
 
-        The messages of a run that another process has are left to it.  Two senders at once may
+        A process that holds a run sends the messages of that run itself.  Two senders at once may
         send a message twice, with the same id.
 
         :raises MisuseError: the step has no outbox, or its ``send`` must be awaited.
@@ -371,7 +371,7 @@ class ChunkStep:
             return await perform_async(self._send_outbox(transactions, AsyncDriver))
 
     def explain(self, scenario: Scenario) -> Explanation:
-        """What this configuration does where items fail, as a table.
+        """The handling of failing items by this configuration, as a table.
 
         >>> from retrytemplate.batch import Scenario, SkipPolicy
         >>> step = ChunkStep(
@@ -413,7 +413,7 @@ class ChunkStep:
             status: Status = yield driver.perform(self._machine(run).steps())
         except RunLostError:
             raise
-        except BaseException as error:  # a signal, the journal, what the rules know nothing of
+        except BaseException as error:  # a signal, or an error outside of the rules
             run.error = to_recorded_failure(error)
             if isinstance(driver, Driver):
                 _release_frames(error)
@@ -430,7 +430,7 @@ class ChunkStep:
         driver: Any,
     ) -> Operation[ReplayReport]:
         letters = yield transactions.run_in_transaction(find, query)
-        # No failure of an item ends it, only what the template refuses.
+        # No failure of an item ends it, only a rejection by the template.
         parts = self._parts(request, transactions) | {"is_fatal": lambda _: False}
         steps = replay_steps(self._rules(), request, letters)
         report: ReplayReport = yield driver(**parts).perform(steps)
@@ -523,7 +523,7 @@ class ChunkStep:
 
     @property
     def template(self) -> RetryTemplate:
-        """What retries the calls of the processor and the attempts to write."""
+        """The template that retries the calls of the processor and the writes."""
         if isinstance(self.retry, RetryTemplate):
             return self.retry
         return RetryTemplate(policy=self.retry, backoff=self.backoff, name=self.name)

@@ -26,10 +26,10 @@ class UpsertWriter:
     """Writes items to a table: new rows, or in place of those with the same key.
 
     :param table: of SQLAlchemy, on SQLite or PostgreSQL.
-    :param key: the columns that tell a row apart: its primary key, or unique together.
+    :param key: the columns that identify a row: its primary key, or unique together.
     :param update: the columns that are set in a row that is there already; None: all that the item
         has.  None of them (``()``) leaves such a row as it is.
-    :raises TypeError, ValueError: for what is no table, or no column of it.
+    :raises TypeError, ValueError: not a table, or a column that it does not have.
 
     An item is a mapping with the names of columns, its key among them.  Items of one chunk may have
     different columns.  Of items with the same key the last one counts.  Under ``run_async`` it is
@@ -66,7 +66,7 @@ class UpsertWriter:
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
 
     def __call__(self, items: Sequence[Mapping[str, Any]], transaction: Any) -> Any:
-        """Write the items in the transaction; with an asynchronous one, what is to be awaited."""
+        """Write the items in the transaction; an asynchronous one returns an awaitable."""
         from sqlalchemy import Connection
 
         if isinstance(transaction, Connection):
@@ -106,8 +106,8 @@ class UpsertWriter:
             raise ValueError(f"an item must have its key, and lacks {', '.join(missing)}")
 
     def __repr__(self) -> str:
-        told = "" if self.update is None else f", update={self.update!r}"
-        return f"UpsertWriter({self.table.fullname!r}, key={self.key!r}{told})"
+        shown = "" if self.update is None else f", update={self.update!r}"
+        return f"UpsertWriter({self.table.fullname!r}, key={self.key!r}{shown})"
 
 
 def _checked_columns(name: str, value: Any, table: Table) -> tuple[str, ...]:

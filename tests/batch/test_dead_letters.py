@@ -257,7 +257,7 @@ def test_what_others_discard_meanwhile_is_not_replayed(sqlite, racing, process):
 
 @pytest.mark.parametrize("told", [{"by": " "}, {"reason": ""}, {"by": None}, {"reason": 3}])
 def test_who_and_why_must_be_said(letters, told):
-    with pytest.raises(ValueError, match=f"{next(iter(told))} must be a text that says something"):
+    with pytest.raises(ValueError, match=f"{next(iter(told))} must be a non-blank str"):
         letters.discard([1], **{"by": "ada", "reason": "x"} | told)
     assert letters.count(state="open") == 4
 

@@ -69,7 +69,7 @@ def test_a_source_that_lacks_items_of_the_chunk_under_way_ends_the_run(sqlite, w
     assert (report.status, report.read, report.pending) == ("failed", 3, 3)
     report = run(sqlite.step([1]), way)
     assert (report.status, sqlite.rows()) == ("failed", [])
-    assert "has 1 items where the chunk under way had 3" in str(report.error)
+    assert "has 1 items, but the chunk in progress had 3" in str(report.error)
 
 
 def test_a_repository_that_cannot_be_reached_is_an_error_that_says_so(tmp_path):

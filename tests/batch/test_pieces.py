@@ -67,7 +67,7 @@ def test_a_writer_that_ends_the_transaction_is_a_misuse(world, way, end):
         0,
         [],
     )
-    assert "has ended the transaction" in str(report.error)
+    assert "has ended its transaction" in str(report.error)
 
 
 def test_a_writer_may_use_savepoints_of_its_own(world, way):

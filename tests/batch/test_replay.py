@@ -218,7 +218,7 @@ def test_messages_that_cannot_be_sent_so_are_refused_before_anything_is_written(
     async def send(message):
         """Not awaited."""
 
-    with pytest.raises(MisuseError, match=r"the outbox has to be awaited: use replay_async\(\)"):
+    with pytest.raises(MisuseError, match=r"the outbox has to be awaited; use replay_async\(\)"):
         dead.step(outbox=Outbox(send, lambda item: item)).replay()
     assert dead.rows() == [1, 4]
 

@@ -137,7 +137,7 @@ def test_while_a_run_is_under_way_nobody_else_gets_it(world, way):
     first.start()
     try:
         assert begun.wait(10)
-        with pytest.raises(RunInProgressError, match="under way in") as caught:
+        with pytest.raises(RunInProgressError, match="in progress in") as caught:
             run(world.step([1]), way)
     finally:
         go_on.set()
@@ -500,7 +500,7 @@ def test_processor_that_returns_awaitables_is_misuse(sqlite, concurrency, filter
         return None if item <= filtered else awaited(item)
 
     step = sqlite.step([1, 2, 3], processor=process, concurrency=concurrency)
-    with pytest.raises(MisuseError, match="the processor gives what must be awaited"):
+    with pytest.raises(MisuseError, match="the processor returned an awaitable"):
         step.run()
     assert sqlite.rows() == []
 
@@ -627,7 +627,7 @@ class Unawaited(Reader):
 
 def test_a_reader_that_has_to_be_awaited_is_no_failure_of_the_run(sqlite):
     step = sqlite.step(reader=Unawaited())
-    with pytest.raises(MisuseError, match="reader gives what must be awaited"):
+    with pytest.raises(MisuseError, match="reader returned an awaitable"):
         step.run()
     assert sqlite.step([1, 2]).run().written == 2
 

@@ -126,7 +126,7 @@ def test_who_stands_still_past_its_lease_is_overtaken_and_commits_nothing_more(
 def test_of_two_processes_at_once_the_second_is_told_who_has_the_run(mill, stalled):
     turn = next(turns)
     go_on = stalled(mill, Plan(stall=6), turn)
-    with pytest.raises(RunInProgressError, match="is under way in") as raised:
+    with pytest.raises(RunInProgressError, match="is in progress in") as raised:
         mill.run(Plan(), turn)
     assert raised.value.worker == mill.row(turn).worker
     assert go_on() == "completed"

@@ -213,7 +213,7 @@ def test_run_held_by_another_process_is_rejected(place):
         place.let_go()
         child.communicate(timeout=PATIENCE)
     assert refused.returncode == 1
-    assert "is under way in" in refused.stderr
+    assert "is in progress in" in refused.stderr
     assert child.returncode == 0
 
 

@@ -203,7 +203,7 @@ def test_discard_names_invalid_letters_and_discards_the_others(dlq, ids):
     ("args", "says"),
     [
         (("discard", "1"), "the following arguments are required: --reason"),
-        (("discard", "1", "--reason", " "), "--reason must be a text that says something, got ' '"),
+        (("discard", "1", "--reason", " "), "--reason must be a non-blank str, got ' '"),
         (("discard", "x", "--reason", "y"), "must be a whole number from 1 to"),
         (("list", "--state", "lost"), "invalid choice: 'lost'"),
         (("list", "--limit", "0"), "must be a whole number from 1 to 10000, got '0'"),

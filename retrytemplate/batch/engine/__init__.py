@@ -8,7 +8,7 @@ Who may write what:
 - The machine decides, and writes nothing outside of the chunk in memory.
 - A transaction writes items, counts, dead letters and the checkpoint, all or none of them.
 - The journal has one checkpoint a run.  It is written with the end of the chunk before, hence
-  before the first effect of its chunk.  What it does not say did not happen.
+  before the first effect of its chunk.  Work that it does not contain is done again.
 
 A chunk in progress is in one of these states.  The last column is the state in which the next
 process continues, if the process is killed before the transaction of the row is committed:

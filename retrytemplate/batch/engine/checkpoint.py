@@ -38,21 +38,21 @@ Ranges = tuple[tuple[int, int], ...]
 
 @frozen
 class Checkpoint:
-    """What is known of the chunk under way before it is over.
+    """State of the chunk in progress.
 
-    It is written with the end of the chunk before, hence before anything of this one is touched.
+    It is written with the end of the previous chunk, before the first effect of this one.
 
     :param position: the reader's, before the chunk.
-    :param count: how many items it has; None: they were not read yet.
-    :param pending: which of them are left, as ranges ``(first, behind the last)``.
-    :param isolating: a process died with this chunk: item by item from now on, nothing else in
-        flight.
-    :param isolated_item: the item that is under way by itself.
-    :param crashes: of items that were so when their process died, its worker and the time of each.
+    :param count: number of its items; None: they were not read yet.
+    :param pending: the remaining ones, as ranges ``(first, last + 1)``.
+    :param isolating: True after a crash of a process with this chunk: items are processed one by
+        one, and no other is in flight.
+    :param isolated_item: the index of the item that is processed exclusively.
+    :param crashes: by item, the worker and time of each crash while it was the isolated item.
     :param unattributed_crashes: crashes while isolating with no item in progress.
     :param payloads: the items themselves, where the reader cannot give them again.
-    :param broken: which of those are records that could not be read, and what was wrong with them;
-        their payload is their text.
+    :param broken: records that could not be read, with the problem of each; their payload is their
+        text.
     """
 
     position: JSON = None
@@ -67,23 +67,23 @@ class Checkpoint:
 
     @property
     def waiting(self) -> int:
-        """How many of its items are left, as far as is known."""
+        """Number of its remaining items, as far as known."""
         return sum(high - low for low, high in self.pending)
 
     def after_crash(self, worker: str, at: float) -> Checkpoint:
         """The same chunk, as the next process finds it."""
         checkpoint = evolve(self, isolating=True, isolated_item=None)
         if self.isolated_item is not None:
-            died = (*self.crashes.get(self.isolated_item, ()), (worker, at))
+            crashed = (*self.crashes.get(self.isolated_item, ()), (worker, at))
             return evolve(
                 checkpoint,
-                crashes={**self.crashes, self.isolated_item: died},
+                crashes={**self.crashes, self.isolated_item: crashed},
                 unattributed_crashes=0,
             )
         return evolve(checkpoint, unattributed_crashes=self.unattributed_crashes + self.isolating)
 
     def after_stop(self) -> Checkpoint:
-        """The same chunk, which nobody suspects any more."""
+        """The same chunk after a stop without a crash: no item is suspect."""
         return evolve(self, isolating=False, isolated_item=None, unattributed_crashes=0)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A chunk in hand: what has come of each of its items so far."""
+"""The chunk in progress: the state of each of its items."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["Chunk"]
 class Chunk:
     """The items of a chunk by their index in it.
 
-    :param checkpoint: what the journal has of it.
+    :param checkpoint: its state in the journal.
     :param remaining: those that are neither written nor filtered nor given up.
-    :param counts: what the journal does not know yet; so are *letters*, of the items given up.
-    :param values: what the processor gave, None where it filtered or failed; None as a whole where
-        items are written as they are, or processed in the transaction.
+    :param counts: changes that the journal does not have yet; *letters*: dead letters likewise.
+    :param values: results of the processor, None for a filtered or failed item; None as a whole if
+        items are written unchanged, or processed in the transaction.
     """
 
     read: ReadRecords
@@ -69,7 +69,7 @@ class Chunk:
         return [index for index in indexes if values[index] is not None]
 
     def values_to_write(self, indexes: Sequence[int]) -> list[Any]:
-        """What the writer gets for these."""
+        """The values that the writer gets for these."""
         every = self.read.records.items
         values = every if self.values is None else self.values
         if len(indexes) == len(every):
@@ -77,7 +77,7 @@ class Chunk:
         return [values[index] for index in indexes]
 
     def count(self, **numbers: int) -> None:
-        """Add to what the journal is to be told."""
+        """Add to the counts of the next update of the journal."""
         self.counts += Counts(**numbers)
 
     def dead_letter(self, index: int, letter: Letter, *, skipped: bool) -> None:
@@ -94,10 +94,10 @@ class Chunk:
     def journal_update(
         self, done: Collection[int] = (), written: int = 0, isolated_item: int | None = None
     ) -> JournalUpdate:
-        """What the journal is told.
+        """The update of the journal.
 
         :param done: items that are done, as many as *written* of them written, the others filtered.
-        :param isolated_item: the item that is under way by itself from then on.
+        :param isolated_item: the item that is processed exclusively after the update.
         """
         return JournalUpdate(
             checkpoint=self._checkpoint(done, isolated_item),

@@ -1,4 +1,4 @@
-"""What the rules of a run ask for, and what a driver answers."""
+"""Effects of the rules of a run, and the results that a driver returns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Fatal(Exception):
-    """What ends the run is its only argument; raised by the rules, or thrown in by a driver."""
+    """Ends the run; its only argument is the cause.  Raised by the rules or by a driver."""
 
 
 @contextmanager
@@ -65,7 +65,7 @@ class Read:
 
 @frozen
 class ReadRecords:
-    """What was read, where the reader stands, and which share of all that is, if it knows."""
+    """Records, the position after them, and the part of the source that was read, if known."""
 
     records: Records
     position: JSON
@@ -76,7 +76,7 @@ class ReadRecords:
 class Process:
     """Every item, each with the step's retries.  Answer: ``Processed``.
 
-    With a failure that no skip policy covers nothing further is begun.
+    After a failure that no skip policy covers, no further item is started.
     """
 
     items: Sequence[Any]
@@ -84,11 +84,11 @@ class Process:
 
 @define
 class Processed:
-    """What the processor gave, item by item: None where it filtered or failed.
+    """Results of the processor by item: None for a filtered or failed item.
 
-    :param failures: of those that failed for good.
+    :param failures: the last exception of each item that failed.
     :param fatal: those of them that end the run.
-    :param histories: failed attempts, also of those that went well in the end.
+    :param histories: failed attempts, also of items that succeeded later.
     """
 
     values: list[Any] = Factory(list)
@@ -102,8 +102,8 @@ class Processed:
 class Write:
     """Write these items and close, in one transaction.
 
-    Answer: an ``Outcome``, whose value is what was written, by where it stands in *items*; what is
-    missing was filtered.
+    Answer: an ``Outcome``, whose value maps indexes in *items* to written values; a missing one was
+    filtered.
 
     :param once: this part is one of several that were tried together: a failure is not retried.
     :param with_tracebacks: whether a history has them: an item may be given up for a failure.
@@ -119,8 +119,8 @@ class Write:
 class Try:
     """Write these items in the open transaction of a search; the first one begins it.
 
-    A failure leaves what was written in it before.  Answer: as to ``Write``; None: the transaction
-    is lost, with all that was written in it.
+    A failure keeps the parts written in it before.  Answer: as to ``Write``; None: the transaction
+    is lost, with all its parts.
     """
 
     items: Sequence[Any]
@@ -144,7 +144,7 @@ class WriteJournal:
 
 @frozen
 class EmitEvents:
-    """Tell the listeners.  Answer: None."""
+    """Notify the listeners.  Answer: None."""
 
     events: Sequence[Event]
 

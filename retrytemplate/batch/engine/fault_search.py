@@ -16,7 +16,7 @@ FAULT_SEARCHES: tuple[FaultSearchMode, ...] = ("bisect", "linear", "chunk")
 
 # Halving pays while few items are at fault: with more than one of four, one by one is cheaper.
 DENSE = 0.25
-# So many must be known before a share says anything.
+# Number of decided items before their failure density is used.
 KNOWN = 5
 
 
@@ -24,9 +24,9 @@ KNOWN = 5
 class FaultSearch:
     """Finds the items at fault among *items*, which together have failed.
 
-    Every part is run before an item of it is given up, also where only the other half of a failed
-    part is left: what failed once may not fail again.  The first half goes first, so that what is
-    good is written in the order of the file.
+    Each part is run before an item of it is given up, also the second half of a failed part whose
+    first half succeeded: the failure may have been transient.  The first half is run first, so that
+    good items are written in the order of the source.
 
     >>> search = FaultSearch([1, 2, 3, 4])
     >>> at_fault = []

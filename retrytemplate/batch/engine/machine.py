@@ -1,7 +1,7 @@
-"""The rules of a run: what to read, process and write next, and what becomes of what fails.
+"""The rules of a run: the next read, process or write, and the handling of failures.
 
-A generator of effects: no I/O, no clock, no threads, no asyncio.  A driver performs what it asks
-for and sends back what came of it.
+A generator of effects: no I/O, no clock, no threads, no asyncio.  A driver performs each effect and
+sends its result.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ __all__ = ["Machine"]
 
 @define
 class Machine:
-    """One run, from where its journal says that it stands.
+    """One run, from the state in its journal on.
 
-    :param stopping: asked between chunks whether to end.
+    :param stopping: checked between chunks: True ends the run.
     """
 
     rules: Rules
@@ -76,7 +76,7 @@ class Machine:
         self._events = EventFactory(self.run)
 
     def steps(self) -> Generator[Any, Any, Status]:
-        """Go to the end; what it returns is how the run ended."""
+        """The effects of the run, to its end; returns its status."""
         yield from self._emit(self._events.run_started())
         try:
             yield from self.send(others=True)
@@ -97,7 +97,7 @@ class Machine:
             yield from self._run_chunk(chunk)
         return "stopped"
 
-    # Who is told.
+    # Notifications.
 
     def _emit(self, events: Iterable[Event]) -> Steps:
         if self.rules.has_listeners:
@@ -120,7 +120,7 @@ class Machine:
         chunk.apply(done, self.run.checkpoint)
         yield from self._emit(self._events.committed(chunk, (), update))
 
-    # What is next.
+    # The next chunk.
 
     def _read(self) -> Generator[Any, Any, Chunk | None]:
         checkpoint = self.run.checkpoint
@@ -140,29 +140,28 @@ class Machine:
         return chunk
 
     def _check_crash_loop(self, checkpoint: Checkpoint) -> None:
-        """End the run where no item is what the process dies of; reading, perhaps."""
+        """End the run if the process crashes repeatedly with no item isolated."""
         if checkpoint.unattributed_crashes > self.rules.max_crashes:
             raise Fatal(
                 CrashLoopError(
-                    f"the process died {checkpoint.unattributed_crashes} times around this chunk, "
-                    "with no item of it under way"
+                    f"the process crashed {checkpoint.unattributed_crashes} times in this chunk, "
+                    "with no item isolated"
                 )
             )
 
     def _check_source_unchanged(self, read: ReadRecords, checkpoint: Checkpoint) -> None:
-        """End the run where a chunk that was begun is not there any more."""
+        """End the run if the source no longer has the chunk in progress."""
         found = len(read.records.items)
         if checkpoint.count is not None and found != checkpoint.count:
             raise Fatal(
                 ReaderError(
-                    f"{read.records.source} has {found} items where the chunk under way had "
-                    f"{checkpoint.count}: give the step the source that it had, or begin the run "
-                    "anew"
+                    f"{read.records.source} has {found} items, but the chunk in progress had "
+                    f"{checkpoint.count}; give the step its former source, or restart the run"
                 )
             )
 
     def _restored_records(self, payloads: Sequence[str]) -> ReadRecords:
-        """The items that the journal has; where they came from stands in the position."""
+        """The items in the journal; their source is in the position."""
         problems = self.run.checkpoint.broken
         source, first, position = self.run.checkpoint.position
         items = [
@@ -185,7 +184,7 @@ class Machine:
             ) from exc
 
     def _journal_items(self, chunk: Chunk) -> Steps:
-        """Write the items of a chunk down before anything is done with them."""
+        """Write the items of a chunk to the journal before its first effect."""
         records, encode = chunk.read.records, self.rules.codec.encode
         broken, text = records.broken, self.run.request.limits.text
         with failing():
@@ -213,7 +212,7 @@ class Machine:
             else:
                 yield from self._process_chunk(chunk)
         except Fatal:
-            # What was decided stays decided: those items are not met again, and count.
+            # Decisions are kept: these items are not processed again, and they count.
             yield from self._write_journal(chunk, chunk.journal_update())
             raise
 
@@ -259,7 +258,7 @@ class Machine:
         once: bool = False,
         isolated_item: int | None = None,
     ) -> Generator[Any, Any, Outcome[Any]]:
-        """Write these, close them together with the filtered ones among them."""
+        """Write these, and close them together with the filtered ones among them."""
         items = chunk.values_to_write(chunk.unfiltered(done))
         update = chunk.journal_update(done, len(items), isolated_item)
         outcome: Outcome[Any] = yield Write(items, update, once, self._is_attributable(items))
@@ -277,7 +276,7 @@ class Machine:
         if written:
             yield from self.send()
 
-    # Which of them was it?
+    # The search for items at fault.
 
     def _find_faulty_items(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
         written = chunk.unfiltered(chunk.waiting)
@@ -291,7 +290,7 @@ class Machine:
             for index in written:
                 self._mark_faulty(chunk, index, outcome)
         rest = chunk.waiting
-        if rest or chunk.letters:  # the filtered ones, and what the last part came to
+        if rest or chunk.letters:  # filtered items, and the result of the last part
             yield from self._write_journal(chunk, chunk.journal_update(rest), rest)
 
     def _search(
@@ -320,7 +319,7 @@ class Machine:
                 elif search.part_failed():
                     self._mark_faulty(chunk, part[0], outcome)
         except Fatal:
-            # What is good stays; and what was decided in a lost transaction is decided again.
+            # Good parts are kept; decisions in a lost transaction are made again.
             if tried and not (yield from self._commit(chunk, tried)):
                 return False
             raise
@@ -347,7 +346,7 @@ class Machine:
     def _commit(
         self, chunk: Chunk, tried: list[Tried], filtered: Sequence[int] = ()
     ) -> Generator[Any, Any, bool]:
-        """Commit what was tried; False: it is lost.
+        """Commit the parts that were tried; False: they are lost.
 
         :param filtered: items that the processor left out, which are done with it.
         """
@@ -370,7 +369,7 @@ class Machine:
         return True
 
     def _on_transaction_lost(self, chunk: Chunk, tried: list[Tried]) -> Steps:
-        # They may have failed because of what is rolled back with them.
+        # They may have failed because of parts that are rolled back with them.
         chunk.undo_skips(part[0] for part, outcome in tried if not outcome.ok and len(part) == 1)
         chunk.count(rollbacks=1)
         yield from self._emit(self._events.searched(chunk, tried))
@@ -383,7 +382,7 @@ class Machine:
     def _should_search(self, outcome: Outcome[Any]) -> bool:
         """Whether an item may be given up for it, or did not have its own attempts yet.
 
-        Of a chunk in which several items fail now and then, each may need one.
+        If several items of a chunk fail now and then, each may need its own attempts.
         """
         assert outcome.exception is not None
         covered = self._is_skippable(outcome.exception)
@@ -393,7 +392,7 @@ class Machine:
         assert outcome.exception is not None
         self._give_up(chunk, index, "write", outcome.exception, outcome.history)
 
-    # A process died with this chunk.
+    # Item by item, after a crash.
 
     def _process_items_individually(self, chunk: Chunk) -> Steps:
         for index in list(chunk.remaining):
@@ -422,7 +421,7 @@ class Machine:
             self._mark_faulty(chunk, index, outcome)
 
     def _next_isolated_item(self, chunk: Chunk, index: int) -> int | None:
-        """The item that goes alone after this one, so that one transaction says both."""
+        """The next item to isolate: one transaction ends this one and begins that one."""
         for each in chunk.remaining:
             if (
                 each > index
@@ -441,7 +440,7 @@ class Machine:
         failure: BaseException,
         attempts: Sequence[AttemptRecord] = (),
     ) -> None:
-        """Skip an item, if that may be."""
+        """Skip an item, or end the run if its failure is not skippable."""
         if not self._is_skippable(failure):
             raise Fatal(failure)
         self._skip(chunk, index, phase, failure, attempts)
@@ -474,16 +473,16 @@ class Machine:
         self, chunk: Chunk, index: int, crashes: Sequence[tuple[str, float]]
     ) -> None:
         name = type_name(ProcessCrashedError)
-        text = "the process died while this item was under way by itself"
-        died = [
+        text = "the process crashed while this item was isolated"
+        attempts = [
             AttemptRecord(number, None, at, name, text, "", *parse_worker_id(worker))
             for number, (worker, at) in enumerate(crashes, 1)
         ]
         recorded = RecordedFailure(name, text, None)
-        letter = make_letter(self.rules, chunk, index, "crash", recorded, died)
+        letter = make_letter(self.rules, chunk, index, "crash", recorded, attempts)
         chunk.dead_letter(index, letter, skipped=False)
 
 
 def _check_records(read: Any) -> None:
     if not isinstance(read, Records):
-        raise Fatal(ReaderError(f"what a cursor reads must be Records, got {read!r}"))
+        raise Fatal(ReaderError(f"a cursor must read Records, got {read!r}"))

@@ -71,9 +71,9 @@ def _insertion(tables: Tables, dialect: str) -> Any:
 
 
 def change(connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]) -> bool:
-    """Change an open letter as its row was read; False: somebody else has decided meanwhile.
+    """Change an open letter if its row is as it was read; False: it was changed meanwhile.
 
-    Not every engine of a caller locks what it reads.
+    Some engines of callers do not lock the rows that they read.
     """
     letters = tables.letters
     as_read = (letters.c.id == row.id, letters.c.state == "open", letters.c.audit == row.audit)

@@ -1,4 +1,4 @@
-"""Dead letters: the items that were given up, with all that happened to them."""
+"""Dead letters: items that were given up, with their history."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:
 
 
 def sanitize_text(text: str) -> str:
-    """The text with what not every database takes told in ASCII: halves of characters, and NUL.
+    """The text, with surrogates and NUL, which some databases reject, escaped in ASCII.
 
     >>> sanitize_text("a\\ud800b")
     'a\\\\ud800b'

@@ -44,7 +44,7 @@ class JobRepository:
     :param url: of the database, as SQLAlchemy writes it, or an ``Engine`` or ``AsyncEngine``.
         SQLite serves the processes of one machine, PostgreSQL those of many.
     :param lease: seconds for which a run is its process's alone.  They are renewed while it lives;
-        a run whose lease is over is taken over by whoever asks for it next.
+        a run whose lease has expired is taken over by the next process that runs it.
     :param prefix: of the names of the tables, which are made on first use.
     :param timeout: seconds to wait for a connection or a lock.
     :param redact: ``(text) -> text``, applied to the messages and tracebacks of failures before
@@ -129,7 +129,7 @@ class JobRepository:
 
     @contextmanager
     def read_only(self) -> Iterator[Connection]:
-        """A connection for whoever only looks: it takes no lock and makes no table.
+        """A connection for reading: it takes no lock and creates no table.
 
         :raises JobRepositoryError: the database cannot be reached, or has no such tables.
         """
@@ -183,7 +183,7 @@ class JobRepository:
             create(connection, self.tables)
 
     def abandon(self, run_id: int) -> bool:
-        """Give a run up by hand: whoever still has it can write no more, and nobody resumes it.
+        """Abandon a run: its holder can no longer write, and it cannot be resumed.
 
         :returns: False: there is no such run, or it is completed or given up already.
         """

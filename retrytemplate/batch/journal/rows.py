@@ -179,7 +179,7 @@ MESSAGE: Columns = {
 
 
 def check(table: Table, row: Any, columns: Columns) -> None:
-    """Raise unless these columns hold what they must.
+    """Raise unless these columns have allowed values.
 
     :raises JobRepositoryError: it names the first one that does not.
     """

@@ -35,7 +35,7 @@ class Counts:
 
     @property
     def done(self) -> int:
-        """Of how many items it is known what became of them."""
+        """Number of items that are decided."""
         return self.written + self.filtered + self.dead_lettered
 
     def __add__(self, other: Counts) -> Counts:
@@ -44,7 +44,7 @@ class Counts:
 
 @frozen
 class RunRequest:
-    """What a run is known by, and who asks for it."""
+    """The identity of a run, and the worker that takes it."""
 
     step: str
     parameters: str
@@ -77,7 +77,7 @@ class Run:
     already_completed: bool = False
 
     def apply(self, update: JournalUpdate) -> None:
-        """What was written is what is known."""
+        """Adopt an update that was committed."""
         counts = self.counts + update.counts
         # At once: no signal may come in between.
         self.seq, self.counts, self.checkpoint = self.seq + 1, counts, update.checkpoint
@@ -100,7 +100,7 @@ class Run:
 
 @frozen
 class JournalUpdate:
-    """What one transaction writes of a run: what is in flight from now on, and what came of it."""
+    """The changes of a run in one transaction: the next checkpoint, counts, letters, messages."""
 
     checkpoint: Checkpoint
     counts: Counts = Counts()

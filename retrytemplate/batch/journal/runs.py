@@ -74,7 +74,9 @@ def begin(connection: Connection, tables: Tables, request: RunRequest) -> Run:
         _insert(connection, tables, request, row.generation + 1)
         row = _latest(connection, tables, request)
     if row.status == "abandoned":
-        raise RunAbandonedError(f"{_named(request)} was abandoned: begin anew with 'restart'")
+        raise RunAbandonedError(
+            f"{_named(request)} was abandoned; start again with on_existing='restart'"
+        )
     run = _run(tables, row, request)
     if run.status == "completed":
         run.already_completed = True
@@ -140,7 +142,7 @@ def _insert(connection: Connection, tables: Tables, request: RunRequest, generat
 
 
 def _is_held(row: Any) -> bool:
-    """Whether who has it has not said that it let go."""
+    """Whether its holder has not released it."""
     return bool(row.status == "running" and row.worker is not None)
 
 
@@ -158,7 +160,7 @@ def _check_over(request: RunRequest, row: Any) -> None:
     """Raise unless the lease is over, or the process that had it is gone."""
     if is_taken(row):
         raise RunInProgressError(
-            f"{_named(request)} is under way in {row.worker}, whose lease has "
+            f"{_named(request)} is in progress in {row.worker}, whose lease has "
             f"{row.lease_until - row.now:.1f} s left",
             worker=row.worker,
             lease_until=row.lease_until,
@@ -226,9 +228,9 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
     if row.fence and not run.request.resumable:
         raise NotResumableError(
             f"{_named(run.request)} {row.status} after {run.counts.read} items, and its reader "
-            "cannot give them again: begin anew with 'restart'"
+            "cannot read them again; start again with on_existing='restart'"
         )
-    if _is_held(row) and not is_this_process(row.process):  # it died
+    if _is_held(row) and not is_this_process(row.process):  # it crashed
         run.counts += Counts(crashes=1)
         run.checkpoint = run.checkpoint.after_crash(row.worker, row.now)
     run.status, run.error = "running", None
@@ -255,7 +257,7 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
 
 
 def close(connection: Connection, tables: Tables, run: Run, update: JournalUpdate) -> None:
-    """Write what came of a part of the run, in the transaction of what was written.
+    """Write the update of a part of the run, in the transaction of its items.
 
     :raises RunLostError: another process has taken the run over.
     """
@@ -277,7 +279,7 @@ def applied(connection: Connection, tables: Tables, run: Run) -> bool:
 
 
 def _held(connection: Connection, tables: Tables, run: Run) -> Any:
-    """The run's row, locked: a commit that is still under way there comes to its end first."""
+    """The run's row, locked: a commit in progress ends first."""
     from sqlalchemy import select
 
     runs = tables.runs
@@ -289,7 +291,7 @@ def _held(connection: Connection, tables: Tables, run: Run) -> Any:
 
 
 def _catch_up(connection: Connection, tables: Tables, run: Run) -> None:
-    """Take over what a commit has written that was cut off, by a signal perhaps."""
+    """Adopt the result of an interrupted commit."""
     row = _held(connection, tables, run)
     if row.seq != run.seq:
         check(tables.runs, row, RUN_STATE)
@@ -345,7 +347,7 @@ def renew(connection: Connection, tables: Tables, run: Run) -> None:
 
 
 def release(connection: Connection, tables: Tables, worker: str) -> None:
-    """Let go of whatever this worker still has: it was cut off before it knew."""
+    """Release the runs of this worker, which was interrupted before it could."""
     runs = tables.runs
     connection.execute(
         runs.update()
@@ -362,7 +364,7 @@ def release(connection: Connection, tables: Tables, worker: str) -> None:
 
 
 def abandon(connection: Connection, tables: Tables, run_id: int) -> bool:
-    """Give a run up: who may still have it can write no more.  False: there is none to give up."""
+    """Abandon a run: its holder can no longer write.  False: no such run, or it has ended."""
     runs = tables.runs
     given_up = connection.execute(
         runs.update()

@@ -28,9 +28,9 @@ SCHEMA = 1
 class Tables:
     """The tables under one prefix.
 
-    :param runs: a row a run: who has it, its counts, and the chunk in flight.
-    :param letters: a row a dead letter, with its attempts and with what became of it.
-    :param messages: what is to be sent after the commit, until it is.
+    :param runs: a row a run: its holder, its counts, and the chunk in progress.
+    :param letters: a row a dead letter, with its attempts and its state.
+    :param messages: messages that are not sent yet.
     :param meta: the version of the tables.
     """
 
@@ -88,10 +88,10 @@ def tables(prefix: str) -> Tables:
 
 
 def create(connection: Connection, made: Tables) -> None:
-    """Create what is missing, other processes doing so at the same time included.
+    """Create missing tables; other processes may do so at the same time.
 
-    The row with the version comes last: where it is, everything is.  Not every engine of a caller
-    begins a transaction for what makes a table.
+    The row with the version is written last: it proves that all tables exist.  Some engines of
+    callers begin no transaction for DDL.
 
     :raises JobRepositoryError: the tables are of a newer version of the library.
     """
@@ -111,7 +111,7 @@ def create(connection: Connection, made: Tables) -> None:
 
 
 def check_tables(connection: Connection, made: Tables) -> None:
-    """Raise unless the tables are there, for whoever makes none.
+    """Raise unless the tables exist.
 
     :raises JobRepositoryError: they are not, or of a newer version of the library.
     """

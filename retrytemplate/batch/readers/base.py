@@ -1,4 +1,4 @@
-"""What a reader is: the seam to write one's own."""
+"""The protocol of readers, for your own ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["JSON", "AsyncCursor", "Cursor", "Reader", "Records", "checked_name",
 
 @frozen
 class Records:
-    """Records that follow each other in one source.  None at all: that was the end.
+    """Consecutive records of one source; empty at its end.
 
-    :param items: the records; in place of a broken one its text as it stands in the source.
+    :param items: the records; instead of a broken one its text in the source.
     :param source: where they come from; with its number it makes a record known.
     :param first: the number of the first one in its source, from 1.
-    :param broken: what is wrong with those that cannot be read, by index.
+    :param broken: the errors of records that cannot be read, by index.
 
     >>> records = Records(["a", "b"], "letters", first=25)
     >>> len(records), records.number(1), bool(Records([], "letters", first=27))
@@ -54,7 +54,7 @@ class Cursor:
 
     @property
     def progress(self) -> float | None:
-        """How much of the source is behind, from 0 to 1; None: nobody knows."""
+        """The part of the source that was read, from 0 to 1; None: unknown."""
         return None
 
     def read(self, limit: int) -> Records:
@@ -130,7 +130,7 @@ class Reader:
     >>> class Countdown(Reader):
     ...     name = "countdown"
     ...     def open(self, position=None):
-    ...         return CountdownCursor(10 if position is None else position)
+    ...         return CountdownCursor(position if isinstance(position, int) else 10)
     >>> class CountdownCursor(Cursor):
     ...     def __init__(self, position):
     ...         self.position = position
@@ -147,7 +147,7 @@ class Reader:
     """
 
     name: str
-    """What it reads, in messages; of a reader with one source that source's name."""
+    """Its name in messages; with one source, the name of the source."""
 
     seekable: bool = True
     """Whether it may begin again at a position that a cursor of it gave, in another process too."""
@@ -168,14 +168,17 @@ def part(position: JSON, name: str, kind: type, reader: str) -> Any:
     value = position.get(name) if isinstance(position, dict) else None
     if type(value) is not kind:
         raise ReaderError(
-            f"{reader} cannot go on at {position!r}: that is no position of this reader; "
-            "give the step the reader that it had, or begin the run anew"
+            f"{reader} cannot resume at {position!r}: not a position of this reader; "
+            "give the step its former reader, or restart the run"
         )
     return value
 
 
 def checked_name(name: Any) -> str:
-    """The name of a source; TypeError for what is none."""
+    """The name of a source.
+
+    :raises TypeError: it is not a non-empty str.
+    """
     if not isinstance(name, str) or not name:
         raise TypeError(f"name must be a non-empty str, got {name!r}")
     return name

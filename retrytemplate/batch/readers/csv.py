@@ -26,19 +26,19 @@ __all__ = ["CsvReader"]
 
 
 class CsvReader(Reader):
-    """The records of a CSV file as dicts; it can go on where it stopped.
+    """The records of a CSV file as dicts; it can resume.
 
     :param path: of the file; it need not be there before the step runs.
     :param encoding: of the file; a byte order mark of UTF-8 is passed over.
     :param fields: the names of the fields; None: the first record has them.
     :param dialect: what else ``csv.reader`` takes: ``delimiter=";"``, ``dialect="excel-tab"``.
-        ``strict`` is true unless you say otherwise: a quote that is never closed would eat the
-        records behind it.
-    :raises TypeError, ValueError: for what cannot be a path, an encoding, names, or a dialect.
+        ``strict`` is true unless you say otherwise: a quote that is never closed would include the
+        records after it.
+    :raises TypeError, ValueError: a path, an encoding, names or a dialect is not valid.
 
-    Blank lines are passed over.  A record with more or fewer fields than names, with a byte that is
-    not of the encoding, or that is no CSV, is broken; reading goes on at the next line.  The file
-    may grow between two runs.  If what was read of it changed, going on is refused.
+    Blank lines are skipped.  A record with more or fewer fields than names, with a byte that is not
+    of the encoding, or that is not CSV, is broken; reading continues at the next line.  The file
+    may grow between two runs.  A run is not resumed if the part that was read has changed.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -79,15 +79,15 @@ class CsvReader(Reader):
 
     def __repr__(self) -> str:
         options = {"encoding": self.encoding, "fields": self.fields} | self.dialect
-        told = (
+        shown = (
             f", {name}={value!r}"
             for name, value in options.items()
             if name not in DEFAULTS or value != DEFAULTS[name]
         )
-        return f"CsvReader({self.name!r}{''.join(told)})"
+        return f"CsvReader({self.name!r}{''.join(shown)})"
 
 
-# Lists that are there at once: with more of them the garbage collector sets out again and again.
+# Lists that exist at the same time: more of them start the garbage collector repeatedly.
 FEW = 100
 DEFAULTS = {"encoding": "utf-8", "fields": None, "strict": True}
 

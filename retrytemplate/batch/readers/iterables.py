@@ -1,4 +1,4 @@
-"""What is in memory already, or comes from an iterator."""
+"""Readers of sequences in memory, and of iterators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = (str, bytes, bytearray, memoryview)
 
 
 class SequenceReader(Reader):
-    """The items of a list, a tuple, a range; it can go on where it stopped.
+    """The items of a list, a tuple, a range; it can resume.
 
     :param sequence: the items; a process that resumes the run must give the same ones.
     :param name: of the source, which makes an item known together with its number.
@@ -49,8 +49,8 @@ class SequenceReader(Reader):
         number = 0 if position is None else part(position, "number", int, self.name)
         if not 0 <= number <= len(self.sequence):
             raise ReaderError(
-                f"{self.name} has {len(self.sequence)} items, {number} of it were read: give the "
-                "reader the same ones again, or begin the run anew"
+                f"{self.name} has {len(self.sequence)} items, but {number} were read; give the "
+                "reader the same items again, or restart the run"
             )
         return _SequenceCursor(self.sequence, self.name, number)
 
@@ -86,12 +86,12 @@ class ForwardReader(Reader):
     :param journal: whether the step is to keep the items of a chunk in its journal until the chunk
         is over.  False: a run that is cut off cannot be resumed.
 
-    Items are numbered as they come.  In a process that resumes a run the numbers go on: what the
-    iterable gives there is taken for what comes next.  One that begins anew in every process (the
-    rows of a file, say) gives its first items twice: use a reader with positions for it.
+    Items are numbered in their order.  In a process that resumes a run the numbers continue: the
+    first item of the iterable there counts as the next one.  An iterable that starts again in each
+    process (the rows of a file, say) gives its first items twice: use a reader with positions.
     After an exception of the iterable nothing more is read, and neither from a generator that was
     closed before its end, as ``asyncio.run`` closes those that it leaves: the end would look like
-    the true one.  A read that is cancelled keeps what it has for the next one, with this reader.
+    the true one.  A cancelled read keeps its items for the next read of this reader.
 
     >>> reader = ForwardReader(letter for letter in "abc")
     >>> with reader.open() as cursor:
@@ -119,7 +119,7 @@ class ForwardReader(Reader):
         self._stream = _Stream(self.name)
 
     def open(self, position: JSON = None) -> Cursor | AsyncCursor:
-        """Go on; the position must be the one behind the last item that was read."""
+        """Continue; the position must be the one after the last item that was read."""
         stream = self._stream
         stream.go_to(0 if position is None else part(position, "number", int, self.name))
         if isinstance(self.iterable, Iterable):
@@ -129,14 +129,14 @@ class ForwardReader(Reader):
         return _AsyncForwardCursor(stream)
 
     def __repr__(self) -> str:
-        told = "" if self.journal else ", journal=False"
-        return f"ForwardReader({_shown(self.iterable)}, name={self.name!r}{told})"
+        shown = "" if self.journal else ", journal=False"
+        return f"ForwardReader({_shown(self.iterable)}, name={self.name!r}{shown})"
 
 
 class _Stream:
     """The one iterator, and how far it was read; the cursors of a reader share it.
 
-    ``kept`` is what it gave and nobody has yet, since the reading was cut off.
+    ``kept``: items of an interrupted read, for the next one.
     """
 
     def __init__(self, name: str) -> None:
@@ -162,8 +162,8 @@ class _Stream:
                 f"{number}: it is read forward only; give the step a new reader"
             )
 
-    def goes_on(self) -> bool:
-        """Whether it can be read; where it cannot, what is kept is given before the error."""
+    def is_readable(self) -> bool:
+        """Whether it can be read; kept items are returned before its error is raised."""
         if not self.kept:
             self.check()
         return self.error is None and not self.ended and not self._closed()
@@ -176,12 +176,12 @@ class _Stream:
             ) from self.error
         if self._closed():
             raise ReaderError(
-                f"{self.name} was closed behind item {self.number}, and not read to its end: give "
-                "the step a new reader with what comes next"
+                f"{self.name} was closed behind item {self.number}, and not read to its end; give "
+                "the step a new reader with the next items"
             )
 
     def _closed(self) -> bool:
-        """Whether somebody else has ended it; nothing that was awaited outlives its event loop."""
+        """Whether it was closed from outside, or with the event loop that it was awaited in."""
         frames = (getattr(self.iterator, name, self) for name in ("gi_frame", "ag_frame"))
         gone = None in frames or (self.loop is not None and self.loop.is_closed())
         return gone and not self.ended
@@ -194,11 +194,11 @@ class _Stream:
             self.cut = error
         else:
             self.error = error
-        if not isinstance(error, Exception):  # a signal or a cancellation is nobody's result
+        if not isinstance(error, Exception):  # a signal or a cancellation is raised at once
             raise error
 
     def end(self) -> None:
-        """It says that it is over; what a cancellation has ended inside of it says so too."""
+        """The iterator has ended: at its end, or because a cancellation ended it."""
         if self.cut is None:
             self.ended = True
         else:
@@ -220,7 +220,7 @@ class _ForwardCursor(Cursor):
 
     def read(self, limit: int) -> Records:
         stream = self._stream
-        if stream.goes_on():
+        if stream.is_readable():
             items = stream.kept
             try:
                 for item in islice(stream.iterator, max(0, limit - len(items))):
@@ -242,13 +242,13 @@ class _AsyncForwardCursor(AsyncCursor):
         from asyncio import get_running_loop
 
         stream = self._stream
-        if stream.goes_on():
+        if stream.is_readable():
             items = stream.kept
             stream.loop = get_running_loop()
             try:
                 while len(items) < limit:
                     items.append(await anext(stream.iterator))
-                    stream.cut = None  # it goes on
+                    stream.cut = None  # it continues
             except StopAsyncIteration:
                 stream.end()
             except BaseException as exc:
@@ -259,7 +259,7 @@ class _AsyncForwardCursor(AsyncCursor):
 
 
 def as_reader(value: Any) -> Reader:
-    """What a step takes as its reader: one as it is, a sequence, or else any iterable.
+    """The reader of a step: a reader unchanged, a sequence, or else any iterable.
 
     >>> as_reader([3, 1, 2])
     SequenceReader(<list of 3>, name='items')

@@ -18,11 +18,11 @@ __all__ = ["JsonLinesReader"]
 
 
 class JsonLinesReader(Reader):
-    """The values of a file with a JSON value a line; it can go on where it stopped.
+    """The values of a file with a JSON value a line; it can resume.
 
     :param path: of the file, in UTF-8; it need not be there before the step runs.
 
-    Blank lines are passed over.  A line that is no JSON (also one with ``NaN``) is broken.  The
+    Blank lines are skipped.  A line that is not JSON (also one with ``NaN``) is broken.  The
     file may grow by whole lines.  A file that changes otherwise is a ``ReaderError``.
 
     >>> from pathlib import Path
@@ -50,7 +50,7 @@ class JsonLinesReader(Reader):
 
 
 def _no_json(word: str) -> Any:
-    raise ValueError(f"{word} is not of JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 DECODER = json.JSONDecoder(parse_constant=_no_json)

@@ -23,13 +23,13 @@ __all__ = ["FilesReader"]
 
 
 class FilesReader(Reader):
-    """Files in the order in which they are given; it can go on where it stopped.
+    """Files in the order in which they are given; it can resume.
 
-    :param paths: of the files, each once.  Sort what comes out of a glob.
+    :param paths: of the files, each once.  Sort the result of a glob.
     :param each: makes the reader of one file; ``functools.partial(CsvReader, delimiter=";")``.
-    :raises TypeError, ValueError: for no paths, or one path twice, or what ``each`` refuses.
+    :raises TypeError, ValueError: no paths, a path twice, or a path that ``each`` rejects.
 
-    What is read at once is of one file: a chunk ends with its file.  The source of a record is its
+    A read has records of one file: a chunk ends with its file.  The source of a record is its
     own file, and its number counts in there.  Files may be added at the end between two runs.
 
     >>> from pathlib import Path
@@ -70,7 +70,7 @@ class FilesReader(Reader):
             raise ReaderError(
                 f"{self.name} are not the files that were read, up to "
                 f"{position.get('name')}: give them in the same order, new ones at the end, or "
-                "begin the run anew"
+                "restart the run"
             )
         return _FilesCursor(self._parts, index, position.get("at"))
 
@@ -80,7 +80,7 @@ class FilesReader(Reader):
 
 def _checked_reader(reader: Any) -> Reader:
     if not isinstance(reader, Reader) or not reader.seekable:
-        raise TypeError(f"each must make a reader that can begin anew, made {reader!r}")
+        raise TypeError(f"each must make a seekable reader, made {reader!r}")
     return reader
 
 

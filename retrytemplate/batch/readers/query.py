@@ -29,15 +29,15 @@ __all__ = ["QueryReader"]
 
 
 class QueryReader(Reader):
-    """The rows of a query as dicts; it can go on where it stopped.
+    """The rows of a query as dicts; it can resume.
 
     :param statement: a ``select()`` of SQLAlchemy or the text of one, without order and limit.
     :param key: the column, or columns, by which the rows are put in order: unique together as the
         database compares them, never null, and of int or text.
     :param engine: an ``Engine``, or an ``AsyncEngine`` for a step that is awaited.
     :param name: of the source, which makes a row known together with its number.
-    :raises TypeError, ValueError: for another statement, for a key that it does not have, or what
-        is no engine.
+    :raises TypeError, ValueError: another kind of statement, a key that it does not have, or not an
+        engine.
 
     Each read is a query of its own for the rows behind the last key (never an ``OFFSET``), in a
     short transaction.  Rows that come behind it meanwhile are read, rows that come before it are
@@ -193,7 +193,7 @@ class _Pages:
         """Raise unless the journal can keep the key as it is."""
         if len(key) != len(self.key) or not all(type(value) in (int, str) for value in key):
             raise ReaderError(
-                f"{self.source} cannot begin anew behind the key {key!r} of {', '.join(self.key)}: "
+                f"{self.source} cannot resume after the key {key!r} of {', '.join(self.key)}: "
                 "it must be of int or text, never null; cast it in the query, or choose another"
             )
 

@@ -1,4 +1,4 @@
-"""A file of lines: where a record ends, and whether the file is still what it was."""
+"""A file of lines: the end of a record, and whether the file has changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ REMEDY = "restore it, or start the run again with on_existing='restart'"
 
 
 def checked_path(path: Any) -> str:
-    """The path as text; TypeError for what is none."""
+    """The path as a str.
+
+    :raises TypeError: it is not a path.
+    """
     if not isinstance(path, str | os.PathLike) or not path:
         raise TypeError(f"path must be a non-empty str or os.PathLike, got {path!r}")
     found = os.fspath(path)
@@ -42,7 +45,10 @@ def checked_path(path: Any) -> str:
 
 
 def checked_encoding(encoding: Any) -> str:
-    """The encoding; an error for one whose lines cannot be told apart by their bytes."""
+    """The encoding.
+
+    :raises ValueError: its lines do not end with the byte 10.
+    """
     if not isinstance(encoding, str):
         raise TypeError(f"encoding must be a str, got {encoding!r}")
     allowed = "encoding must be one in which a line ends with the byte 10, like utf-8 or cp1252"
@@ -90,7 +96,7 @@ class RecordedFile(FileIO):
         self._kept = bytearray(self._now(self._start, end))
 
     def forget(self, end: int) -> None:
-        """Keep no more than the sample of what was read before *end*."""
+        """Keep no more than the sample before *end*."""
         start = max(end - SAMPLE, 0)
         if start > self._start:
             self._first = self._first or bytes(self._kept[:SAMPLE])
@@ -150,9 +156,7 @@ class LineFile:
 
     def _begin(self) -> None:
         if not self.file.seekable():
-            raise ReaderError(
-                f"{self.path} is no file with positions: give what it says to a ForwardReader"
-            )
+            raise ReaderError(f"{self.path} has no positions; give its lines to a ForwardReader")
         self._absolute = os.path.abspath(self.path)
         self._largest = self.size()
         self._start = len(BOM) if self.file.read(len(BOM)) == BOM else 0
@@ -193,7 +197,7 @@ class LineFile:
     def verify(self, position: Any, end: int) -> None:
         """Raise ``ReaderError`` unless the file has the bytes that were read, up to *end*.
 
-        :param position: an earlier one; what is behind it must be another record.
+        :param position: an earlier one, where another record must begin.
         """
         size = self._verify_size(end)
         if self._is_replaced():
@@ -217,10 +221,10 @@ class LineFile:
         return size
 
     def _changed(self, end: int) -> ReaderError:
-        return ReaderError(f"{self.path} is not what was read, up to byte {end}: {REMEDY}")
+        return ReaderError(f"{self.path} has changed, up to byte {end}: {REMEDY}")
 
     def _is_replaced(self) -> bool:
-        """Whether the path names another file now; what was removed is still read."""
+        """Whether the path names another file now; a removed file is still read."""
         try:
             named = os.stat(self._absolute)
         except OSError:
@@ -228,7 +232,7 @@ class LineFile:
         return not os.path.samestat(named, os.fstat(self.file.fileno()))
 
     def progress(self) -> float:
-        """How much of the file is behind."""
+        """The part of the file that was read."""
         return min(1.0, self.file.tell() / max(1, self.size()))
 
     def size(self) -> int:
@@ -276,7 +280,7 @@ class LineCursor(Cursor):
 
     @property
     def progress(self) -> float | None:
-        """How much of the file is behind."""
+        """The part of the file that was read."""
         return self._file.progress()
 
     def go_to(self, position: JSON) -> None:
@@ -290,7 +294,7 @@ class LineCursor(Cursor):
 
 
 def opened(make: Callable[[LineFile], C], path: str, position: JSON) -> C:
-    """A cursor at a position; what it takes of the beginning is read before."""
+    """A cursor at a position, after its header was read."""
     file = LineFile.open(path)
     try:
         cursor = make(file)

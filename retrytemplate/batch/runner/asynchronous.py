@@ -24,12 +24,12 @@ __all__ = ["AsyncDriver"]
 
 @define
 class AsyncDriver(BaseDriver):
-    """Performs a run in a task; of the processor as many calls at once as are wanted."""
+    """Performs a run in a task, with up to ``concurrency`` calls of the processor at once."""
 
     transactions_type: ClassVar = AsyncTransactions
 
     async def perform(self, steps: Generator[Any, Any, Any]) -> Any:
-        """Do what the rules ask for, to their end; what they return."""
+        """Perform the effects to the end of the steps, and return their result."""
         async with self._alive:
             return await perform_async(self._operation(steps))
 
@@ -65,7 +65,7 @@ class AsyncDriver(BaseDriver):
     async def _process_item(
         self, done: Processed, index: int, call: Callable[[Any], Awaitable[Any]], item: Any
     ) -> bool:
-        """False: begin nothing further."""
+        """Process an item; False: start no further one."""
         capture = AsyncFailureCapture(call)
         if not self._needs_template:
             try:
@@ -77,7 +77,7 @@ class AsyncDriver(BaseDriver):
         return self._record_outcome(done, index, capture, outcome)
 
     def _as_async(self, processor: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
-        """The processor, to be awaited; of one that blocks several calls at once go in threads."""
+        """The processor as a coroutine function; concurrent calls of a blocking one use threads."""
         import asyncio
 
         if is_async(processor):
@@ -98,9 +98,9 @@ class AsyncDriver(BaseDriver):
 
 
 async def _gather(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All at once; the first that raises ends the others, and they are over before it is raised.
+    """Run them concurrently; the first error cancels the others, and is raised after they ended.
 
-    A group of tasks would take a cancellation that comes out of one of them for its own end.
+    A task group would take a cancellation raised in one of them for its own.
     """
     import asyncio
 
@@ -116,7 +116,7 @@ async def _gather(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _guard_stop_iteration(processor: Callable[[Any], Any], item: Any) -> Any:
-    """What it gives; a future cannot hold the end of an iterator."""
+    """Its result; a future cannot hold a StopIteration."""
     try:
         return processor(item)
     except StopIteration as exc:

@@ -1,7 +1,7 @@
 """One attempt to write a part of a chunk: the items and the journal, in one transaction.
 
-The commit is part of the attempt.  Where it is not answered, the next attempt looks first whether
-it came to pass: the run's row says so, and reading it under its lock waits for one still under way.
+The commit is part of the attempt.  If its result is unknown, the next attempt reads the run's row
+first, under its lock: this waits for a commit in progress.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Transaction:
     def close(self) -> Operation[None]:
         """Close the connection, rolled back unless committed; also while it is cancelled."""
         if self._open is not None:
-            with suppress(Exception):  # it says less than what failed before
+            with suppress(Exception):  # the earlier failure is raised
                 yield self.transactions.end(self._open)
             self._open = None  # not before: a signal may come in between
 
@@ -89,12 +89,12 @@ class Attempts(_Transaction, Guard):
     _attempts_made: int = field(init=False, default=0)
     _committed: bool = field(init=False, default=False)
     _written: Mapping[int, Any] = field(init=False, factory=dict)
-    """By where they stand in the effect: those that are missing are filtered."""
+    """By index in the effect; a missing item was filtered."""
     _messages: Sequence[str] = field(init=False, default=())
 
     @property
     def journal_update(self) -> JournalUpdate:
-        """What the attempt under way writes to the journal: those before it are in its counts."""
+        """The update of the attempt in progress: its counts include the attempts before it."""
         update = self.effect.update  # type: ignore[union-attr]  # which only a Write asks for
         again = self._attempts_made - 1
         filtered = len(self.effect.items) - len(self._written)
@@ -119,7 +119,7 @@ class Attempts(_Transaction, Guard):
         return None if self._is_in_doubt(outcome) else outcome
 
     def _is_in_doubt(self, outcome: Outcome[Any]) -> bool:
-        """Whether nothing can be decided on a failure before the database was asked."""
+        """Whether the database has to be queried before a failure is decided."""
         from sqlalchemy.exc import InterfaceError, OperationalError
 
         failure = outcome.exception
@@ -127,11 +127,11 @@ class Attempts(_Transaction, Guard):
         return failure is not None and (self.commit_unknown or away)
 
     def _is_written(self, outcome: Outcome[Any]) -> bool:
-        """Whether it is written; also where that took too long, or was found out afterwards."""
+        """Whether it is written, perhaps too late, or found in the journal afterwards."""
         return self._committed or (outcome.ok and not isinstance(outcome.value, ENDING))
 
     def _succeeded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """It is written, by the last attempt, whatever became of that one afterwards."""
+        """The outcome of a written part; a later failure of its last attempt is dropped."""
         history = outcome.history[: self._attempts_made - 1]
         return evolve(outcome, value=self._written, exception=None, history=history)
 
@@ -140,24 +140,24 @@ class Attempts(_Transaction, Guard):
         return self.transactions.perform(self.attempt())
 
     def attempt(self) -> Operation[RunLostError | Fatal | Mapping[int, Any]]:
-        """One attempt: what was written.
+        """One attempt; returns the written items.
 
-        A run that was taken over and a source that has changed are no failures of the attempt:
+        A run that was taken over and a source that has changed are not failures of the attempt:
         their error is returned.
         """
         try:
             if not (self._committed or (self.commit_unknown and (yield from self._find_commit()))):
                 self._attempts_made += 1
-                # What it cuts off in the writer is over before the connection is another's.
+                # A cancelled writer ends before its connection is used again.
                 yield self.transactions.finish(self._write_in_transaction(), cut=True)
         except ENDING as error:
             return error
         return self._written
 
     def resolve_outcome(self, outcome: Outcome[Any]) -> Operation[Outcome[Any]]:
-        """The outcome, which a commit may have come to that was taken for a failure.
+        """The outcome, corrected if a commit that was taken for a failure has succeeded.
 
-        :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
+        :raises JobRepositoryError: the database cannot be queried; no item is at fault.
         """
         if self._is_written(outcome):
             return self._succeeded(outcome)
@@ -279,8 +279,8 @@ class Shared(_Transaction):
     A part that fails is rolled back to a savepoint, and the others stay.
 
     :param verify: raises ``Fatal`` if the source of the items has changed.
-    :param messages: of the outbox, about what was written.
-    :param is_lost: whether what was written in it is rolled back.
+    :param messages: of the outbox, about its items.
+    :param is_lost: whether it was rolled back.
     """
 
     verify: Callable[[], Operation[None]]
@@ -311,9 +311,9 @@ class Shared(_Transaction):
         return connection
 
     def commit(self, update: JournalUpdate) -> Operation[bool]:
-        """Write to the journal, and commit; whether that was done.
+        """Write to the journal, and commit; returns whether this succeeded.
 
-        :raises JobRepositoryError: the database cannot be asked whether it was.
+        :raises JobRepositoryError: the database cannot be queried for the result.
         """
         if self.is_lost or self._open is None:
             return False
@@ -325,7 +325,7 @@ class Shared(_Transaction):
             return True
         except RunLostError:
             raise
-        except Exception:  # of the database: perhaps it has committed all the same
+        except Exception:  # of the database, which may have committed nevertheless
             yield from self.close()
             with self.transactions.repository.translate_errors():
                 return (yield from self._check_applied())
@@ -341,7 +341,7 @@ class Shared(_Transaction):
             yield transactions.statement(close, self.run, update)
 
     def close(self) -> Operation[None]:
-        """Close the connection; what was not committed is lost."""
+        """Close the connection; parts that are not committed are lost."""
         self.is_lost = True
         yield from super().close()
 
@@ -377,12 +377,12 @@ def _begin_driver_transaction(connection: Connection) -> None:
 
 @contextmanager
 def _check_transaction_open(connection: Any) -> Iterator[None]:
-    """Raise where the caller's pieces have ended the transaction that they work in."""
+    """Raise if a component has ended its transaction."""
     inner: Connection = getattr(connection, "sync_connection", None) or connection
     before = inner.get_transaction(), inner.get_nested_transaction()
     yield
     if inner.closed or (inner.get_transaction(), inner.get_nested_transaction()) != before:
         raise MisuseError(
-            "the writer has ended the transaction that it was given: the step commits it, or rolls "
-            "it back when the writer raises"
+            "the writer has ended its transaction; the step commits it, or rolls it back when the "
+            "writer raises"
         )

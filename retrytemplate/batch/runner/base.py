@@ -82,8 +82,8 @@ class BaseDriver:
     """Whether the template has to know of every attempt: for listeners, guards, time limits."""
 
     def __attrs_post_init__(self) -> None:
-        # Of a write there is no result to look at, and none that a recovery could give; and what
-        # is cut off by a limit of time may be in the database all the same.
+        # A write has no result for a policy or a recovery, and a write that a time limit
+        # interrupts may be in the database nevertheless.
         policy = self.template.policy
         if policy.result_rules():
             policy = FailuresOnly(bool, policy)
@@ -98,7 +98,7 @@ class BaseDriver:
         return redact
 
     def _operation(self, steps: Generator[Any, Any, Any]) -> Operation[Any]:
-        """Do what the rules ask for, to their end; what they return."""
+        """Perform the effects to the end of the steps, and return their result."""
         does: dict[type, Callable[[Any], Operation[Any]]] = {
             Read: self._read,
             Process: self._process,
@@ -136,7 +136,7 @@ class BaseDriver:
         return nullcontext() if self.heartbeat is None else self.heartbeat
 
     def _result(self, piece: str, value: Any) -> Any:
-        """What a component has returned, as this kind of driver yields it."""
+        """The result of a component, as this kind of driver yields it."""
         raise NotImplementedError
 
     def _outcome(self, template: RetryTemplate, function: Any, *arguments: Any) -> Any:
@@ -166,7 +166,7 @@ class BaseDriver:
         return done
 
     def _verify(self) -> Operation[None]:
-        """End the run if the source of what is to be committed has changed."""
+        """End the run if the source of the items to commit has changed."""
         with failing():
             verify = getattr(self._cursor, "verify", None)
             if verify is not None:
@@ -269,20 +269,20 @@ class BaseDriver:
     def _record_outcome(
         self, done: Processed, index: int, capture: Any, outcome: Outcome[Any]
     ) -> bool:
-        """Write down how an item went that took more than a call; False: begin nothing further."""
+        """Record the outcome of an item; False: start no further one."""
         if index == len(done.values):
             done.values.append(outcome.value)
         else:
             done.values[index] = outcome.value
         with self._lock:
             done.retries += max(outcome.attempts - 1, 0)
-        refused = capture.is_rejection(outcome)
+        rejected = capture.is_rejection(outcome)
         if outcome.history:
             done.histories[index] = capture.history(outcome, self._redact)
         if outcome.exception is None:
             return True
         done.failures[index] = outcome.exception
-        if refused or self.is_fatal(outcome.exception):
+        if rejected or self.is_fatal(outcome.exception):
             done.fatal.add(index)
             return False
         return True
@@ -300,10 +300,10 @@ class BaseDriver:
 
 @contextmanager
 def _log_errors(hook: Any) -> Iterator[None]:
-    """What a hook raises after the fact changes nothing."""
+    """Log the exceptions of a hook."""
     try:
         yield
     except MisuseError:
         raise
     except Exception:
-        LOG.exception("%r failed; the run goes on", hook)
+        LOG.exception("%r failed; the run continues", hook)

@@ -1,4 +1,4 @@
-"""A function whose failures are written down while a template calls it."""
+"""A function whose failures are recorded while a template calls it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncFailureCapture", "FailureCapture", "first_attempt_record"]
 
-# The template's verdicts on an attempt that was made.
+# Errors of the template about an attempt that was made.
 TEMPLATE_ERRORS = (AttemptTimeoutError, UnacceptableResultError)
 
 
 class _FailureCapture:
-    """Keeps what failed calls have raised, as many as a history has.
+    """Keeps the exceptions of failed calls, as many as a history has.
 
-    :param failure: what the first call has raised already: it is raised again in its place.  So
-        the first attempt of nearly every item costs no more than the call itself.
+    :param failure: the exception of a first call that was made already; the first call raises it
+        again.  So the first attempt of nearly every item costs no more than the call itself.
     """
 
     __slots__ = ("_calls", "_failure", "_raised", "func")
@@ -60,9 +60,9 @@ class _FailureCapture:
             self._raised.pop(self._calls - HISTORY_LAST, None)
 
     def is_rejection(self, outcome: Outcome[Any]) -> bool:
-        """Whether what leaves is a refusal of the template, not a failure of a call.
+        """Whether the exception is a rejection by the template, not a failure of a call.
 
-        A guard's, or that of a deadline: no item is to blame for it.
+        By a guard or a deadline: no item is at fault.
         """
         failure = outcome.exception
         called = any(failure is each for each in self._raised.values())

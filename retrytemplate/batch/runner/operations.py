@@ -21,7 +21,7 @@ __all__ = ["Operation", "perform", "perform_async"]
 
 
 def perform(operation: Operation[T]) -> T:
-    """Run an operation to its end in this thread: what it yields is the value already."""
+    """Run an operation to its end in this thread: each yielded value is sent back."""
     resume: Any = operation.send
     value: Any = None
     try:
@@ -45,7 +45,7 @@ def _is_over(operation: Any) -> bool:
 
 
 async def perform_async(operation: Operation[T]) -> T:
-    """Run an operation in a task: what it yields is awaited where it has to be."""
+    """Run an operation in a task: each yielded awaitable is awaited."""
     resume: Any = operation.send
     value: Any = None
     try:

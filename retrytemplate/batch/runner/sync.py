@@ -29,12 +29,12 @@ __all__ = ["Driver"]
 
 @define
 class Driver(BaseDriver):
-    """Performs a run in this thread; of the processor as many calls at once as are wanted."""
+    """Performs a run in this thread, with up to ``concurrency`` threads for the processor."""
 
     transactions_type: ClassVar = Transactions
 
     def perform(self, steps: Generator[Any, Any, Any]) -> Any:
-        """Do what the rules ask for, to their end; what they return."""
+        """Perform the effects to the end of the steps, and return their result."""
         with self._alive:
             return perform(self._operation(steps))
 
@@ -67,7 +67,7 @@ class Driver(BaseDriver):
     def _directly(
         self, items: Sequence[Any], processor: Callable[[Any], Any], done: Processed
     ) -> None:
-        """Call it, and the template only where that fails."""
+        """Call it without the template until it fails."""
         append, left, item = done.values.append, iter(items), None
         more = True
         while more:
@@ -80,12 +80,12 @@ class Driver(BaseDriver):
             more = self._retry(done, len(done.values), capture, item)
 
     def _retry(self, done: Processed, index: int, capture: FailureCapture, item: Any) -> bool:
-        """Let the template call it; False: begin nothing further."""
+        """Call it by the template; False: start no further item."""
         outcome = self.template.outcome(capture, item)
         return self._record_outcome(done, index, capture, outcome)
 
     def _in_threads(self, items: Sequence[Any], processor: Callable[[Any], Any]) -> Processed:
-        """As many at once as are wanted; each thread takes the next item in order."""
+        """Concurrently; each thread takes the next item in order."""
         done = Processed([None] * len(items))
         lock = threading.Lock()
         left: Iterator[tuple[int, Any]] = iter(enumerate(items))
@@ -121,7 +121,7 @@ class Driver(BaseDriver):
     def _process_item(
         self, done: Processed, index: int, processor: Callable[[Any], Any], item: Any
     ) -> bool:
-        """An item in a thread of its own; False: begin nothing further."""
+        """Process an item in a thread; False: start no further one."""
         capture = FailureCapture(processor)
         if not self._needs_template:
             try:
@@ -133,7 +133,7 @@ class Driver(BaseDriver):
 
 
 def _awaitable_error(piece: str) -> MisuseError:
-    return MisuseError(f"the {piece} gives what must be awaited: use run_async()")
+    return MisuseError(f"the {piece} returned an awaitable; use run_async()")
 
 
 def _check_values(values: list[Any]) -> None:

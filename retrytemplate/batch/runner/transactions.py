@@ -32,8 +32,8 @@ class Transactions:
 
     :param database: where the items go; None: into the repository's own transactions.
     :param processor: of items that are to be processed in the transaction.
-    :param outbox: makes the messages that are kept with what was written.
-    :param ledger: what says of a transaction what it came to: ``close`` and ``applied``.
+    :param outbox: makes the messages that are kept with the items.
+    :param ledger: has ``close`` and ``applied``: writes and checks the journal.
     """
 
     repository: JobRepository
@@ -81,7 +81,7 @@ class Transactions:
         connection.commit()
 
     def end(self, connection: Any) -> Any:
-        """Close the connection; what was not committed is rolled back."""
+        """Close the connection; an open transaction is rolled back."""
         # A commit that failed leaves its transaction open.
         try:
             connection.rollback()
@@ -96,7 +96,7 @@ class Transactions:
             raise RuntimeError(f"the {name} raised StopIteration") from exc
         if is_awaitable(value):
             close_unawaited(value)
-            raise MisuseError(f"the {name} gives what must be awaited: use run_async()")
+            raise MisuseError(f"the {name} returned an awaitable; use run_async()")
         return value
 
 
@@ -155,7 +155,7 @@ class AsyncTransactions(Transactions):
         value = await connection.run_sync(lambda inner: piece(given, inner))
         if is_awaitable(value):
             close_unawaited(value)
-            raise MisuseError(f"the {name} gives what must be awaited: make it an async function")
+            raise MisuseError(f"the {name} returned an awaitable; make it an async function")
         return value
 
 

@@ -168,8 +168,8 @@ def changed(path, before, after):
     ("after", "message"),
     [
         (b"id\n1\n", "became shorter: it had 7 bytes, and has 5"),
-        (b"no\n1\n2\n3\n", "is not what was read, up to byte 7"),
-        (b"id\n1\n3\n3\n", "is not what was read, up to byte 7"),
+        (b"no\n1\n2\n3\n", "has changed, up to byte 7"),
+        (b"id\n1\n3\n3\n", "has changed, up to byte 7"),
     ],
 )
 def test_a_file_that_is_not_what_was_read_is_refused(path, after, message):

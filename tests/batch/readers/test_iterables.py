@@ -36,7 +36,7 @@ def test_pieces_of_any_sequence_are_the_whole(sequence, limit):
 
 
 def test_a_sequence_that_became_shorter_is_refused():
-    with pytest.raises(ReaderError, match="items has 2 items, 3 of it were read"):
+    with pytest.raises(ReaderError, match="items has 2 items, but 3 were read"):
         SequenceReader("ab".split() * 2).open({"number": 3})
 
 

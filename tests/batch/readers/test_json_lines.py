@@ -54,8 +54,8 @@ def test_blank_lines_are_no_values_and_do_not_shorten_a_piece(path):
         (b"{", "no JSON: Expecting property name"),
         (b"1 2", "no JSON: Extra data"),
         (b'"\xff"', "no JSON: 'utf-8' codec can't decode byte 0xff"),
-        (b"[NaN]", "no JSON: NaN is not of JSON"),
-        (b"-Infinity", "no JSON: -Infinity is not of JSON"),
+        (b"[NaN]", "no JSON: NaN is not JSON"),
+        (b"-Infinity", "no JSON: -Infinity is not JSON"),
         (b"[" * 100_000, "no JSON: maximum recursion depth"),
         (b"9" * 5000, "no JSON: Exceeds the limit"),
     ],
@@ -73,7 +73,7 @@ def test_a_file_that_is_not_what_was_read_is_refused(path):
     with reader.open() as cursor:
         cursor.read(1)
     raw(path, b"3\n2\n")
-    with pytest.raises(ReaderError, match="is not what was read, up to byte 2"):
+    with pytest.raises(ReaderError, match="has changed, up to byte 2"):
         reader.open(cursor.position)
 
 

@@ -124,7 +124,7 @@ def test_the_progress_counts_files(files):
         (["a", "b", "a"], CsvReader, ValueError, "paths must be paths of files, each once"),
         ([7], CsvReader, TypeError, "path must be a non-empty str or os.PathLike, got 7"),
         (["a"], None, TypeError, "each must make a reader of a path, got None"),
-        (["a"], str, TypeError, "each must make a reader that can begin anew, made 'a'"),
+        (["a"], str, TypeError, "each must make a seekable reader, made 'a'"),
         (
             ["a"],
             lambda path: ForwardReader([]),

@@ -248,7 +248,7 @@ def test_file_truncated_and_refilled_ends_the_run(source, sqlite):
         source.path.write_text(lines(range(10_000, 11_000)))
 
     report = failed_run(source, sqlite, change)
-    assert "is not what was read, up to byte" in str(report.exception)
+    assert "has changed, up to byte" in str(report.exception)
     assert max(sqlite.rows()) < 600
 
 
@@ -261,7 +261,7 @@ def test_file_rewritten_in_place_behind_its_first_line_ends_the_run(source, sqli
             file.write("9" * 20)
 
     report = failed_run(source, sqlite, change, at=700)
-    assert "is not what was read, up to byte" in str(report.exception)
+    assert "has changed, up to byte" in str(report.exception)
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -287,7 +287,7 @@ def test_file_rewritten_in_place_inside_a_chunk_is_an_error(source, monkeypatch)
         return read(file, buffer)
 
     monkeypatch.setattr(RecordedFile, "readinto", rewrite_and_read)
-    error = pytest.raises(ReaderError, match="is not what was read, up to byte 24000")
+    error = pytest.raises(ReaderError, match="has changed, up to byte 24000")
     with source.reader.open() as cursor, error:
         cursor.read(4000)
 
@@ -298,7 +298,7 @@ def test_verify_compares_all_bytes_of_the_last_records(source, changed):
     with source.reader.open() as cursor:
         cursor.read(601)
         rewrite(source.path, changed, "7")
-        with pytest.raises(ReaderError, match="is not what was read, up to byte 3005"):
+        with pytest.raises(ReaderError, match="has changed, up to byte 3005"):
             cursor.verify()
 
 
@@ -308,7 +308,7 @@ def test_read_compares_the_bytes_of_earlier_reads(source):
         cursor.read(300)
         cursor.read(1)
         rewrite(source.path, 1400, "7")
-        with pytest.raises(ReaderError, match="is not what was read, up to byte"):
+        with pytest.raises(ReaderError, match="has changed, up to byte"):
             cursor.read(1)
 
 
@@ -356,7 +356,7 @@ def test_resume_compares_the_beginning_and_the_end_of_what_was_read(source, chan
     if changed == 1500:  # neither among the first nor among the last bytes that were read
         assert len(items(whole(source.reader, position=position))) == 399
         return
-    with pytest.raises(ReaderError, match="is not what was read, up to byte 3005"):
+    with pytest.raises(ReaderError, match="has changed, up to byte 3005"):
         source.reader.open(position)
 
 
