@@ -46,7 +46,7 @@ def world(request):
 
 @pytest.fixture
 def sqlite(request):
-    """A world on SQLite, for what is the same on both."""
+    """A world on SQLite, for behaviour that does not depend on the database."""
     made = a_world("sqlite", request)
     yield made
     made.close()

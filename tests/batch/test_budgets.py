@@ -88,7 +88,7 @@ def test_a_new_run_has_its_own_limit(sqlite):
     assert sqlite.letters() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
-def test_no_larger_share_than_the_rate_is_given_up_of_what_was_read(world, way):
+def test_skip_rate_limits_the_skipped_items(world, way):
     for _ in range(3):
         step = world.step(range(1, 101), write=always, **settings(rate=0.125))
         report = run(step, way)
@@ -105,7 +105,7 @@ def test_the_rate_counts_only_when_enough_was_read(world, way):
 
 @given(percent=st.integers(1, 99), hundreds=st.integers(1, 100))
 def test_a_rate_is_the_share_that_is_written_down(percent, hundreds):
-    """Whatever a float of it times a number comes to."""
+    """Also if a float times a number is rounded."""
     policy, whole = SkipPolicy(rate=percent / 100), percent * hundreds
     assert policy.has_room(skipped=whole - 1, read=100 * hundreds)
     assert not policy.has_room(skipped=whole, read=100 * hundreds)

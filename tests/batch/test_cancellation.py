@@ -1,4 +1,4 @@
-"""What is under way in the database ends before a cancellation, or a signal, goes on."""
+"""A step in the database ends before a cancellation, or a signal, is raised."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ EVER = 3600
 
 
 async def cancelled(work, times=3):
-    """The task of it, after so many cancellations, one a turn of the loop."""
+    """Its task, after this number of cancellations, one in each iteration of the loop."""
     task = asyncio.ensure_future(work)
     await asyncio.sleep(0)
     for _ in range(times):
@@ -47,7 +47,7 @@ async def test_a_step_on_the_database_is_waited_for_however_often_it_is_cancelle
     assert ended == [1]
 
 
-async def test_what_is_cut_off_is_cancelled_once_and_waited_for():
+async def test_cut_step_is_cancelled_once_and_awaited():
     go_on, seen = asyncio.Event(), []
 
     async def step():
@@ -66,7 +66,7 @@ async def test_what_is_cut_off_is_cancelled_once_and_waited_for():
     assert seen == [1]
 
 
-async def test_a_cancellation_stays_one_where_what_was_cut_off_takes_no_notice():
+async def test_cancellation_is_raised_if_the_cut_step_ignores_it():
     async def step():
         try:
             await asyncio.sleep(EVER)
@@ -103,7 +103,7 @@ async def test_what_a_step_raises_while_it_is_cancelled_is_nobodys():
         await task
 
 
-async def test_a_step_that_is_cancelled_by_somebody_else_is_cancelled():
+async def test_step_cancelled_from_outside_is_cancelled():
     async def step():
         raise asyncio.CancelledError
 
@@ -111,7 +111,7 @@ async def test_a_step_that_is_cancelled_by_somebody_else_is_cancelled():
         await run_to_completion(step())
 
 
-async def test_several_tasks_are_over_before_the_cancellation_goes_on():
+async def test_tasks_end_before_the_cancellation_is_raised():
     tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(3)]
     with pytest.raises(asyncio.CancelledError):
         await (await cancelled(wait_shielded(tasks)))
@@ -142,7 +142,7 @@ def test_that_the_database_is_away_says_less_than_what_failed_before():
 
 @pytest.fixture
 def shaken(world):
-    """Runs what is begun in a task that is cancelled at each statement from a certain one on."""
+    """Runs it in a task that is cancelled at each statement from a certain one on."""
 
     async def main(first, begin):
         engine = engines.transaction_engine(

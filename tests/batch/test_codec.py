@@ -40,7 +40,7 @@ def shape(value):
 
 
 @given(VALUES)
-def test_what_is_taken_comes_back_with_every_type(value):
+def test_encoded_value_is_decoded_with_every_type(value):
     try:
         again = kept(value)
     except TypeError as exc:
@@ -72,19 +72,19 @@ def test_the_record_of_a_file_is_always_taken(record):
     ],
     ids=repr,
 )
-def test_what_would_come_back_as_something_else_is_refused_and_told_where_it_is(value, message):
+def test_value_that_json_would_change_is_rejected_with_its_place(value, message):
     with pytest.raises(TypeError, match=f"^JSON cannot keep {message} give the step a codec"):
         JsonCodec().encode(value)
 
 
-def test_what_contains_itself_is_refused():
+def test_value_that_contains_itself_is_rejected():
     value = []
     value.append(value)
     with pytest.raises(TypeError, match="nested too deep"):
         JsonCodec().encode(value)
 
 
-def test_an_int_that_python_would_not_read_again_is_refused():
+def test_int_too_long_for_python_is_rejected():
     with pytest.raises(TypeError, match="JSON cannot keep the item: Exceeds the limit"):
         JsonCodec().encode(10**5000)
 
@@ -101,7 +101,7 @@ def test_its_text_is_ascii_that_every_database_takes():
     assert "\0" not in text
 
 
-def test_what_is_no_json_is_a_value_error():
+def test_text_that_is_not_json_is_a_value_error():
     with pytest.raises(ValueError, match="Expecting value"):
         JsonCodec().decode("no JSON")
 

@@ -1,4 +1,4 @@
-"""Items that kill the process that has them, and whoever starts it again.
+"""Items that crash their process, and a supervisor that starts it again.
 
 RETRYTEMPLATE_SEEDS is the number of runs with many items in flight, 20 by default; half of them are
 on each database.
@@ -36,7 +36,7 @@ def mills(place_of_mills, forked):
 
 @pytest.fixture
 def supervise(forked):
-    """Start a process again as often as it dies; how often it did."""
+    """Start a process again after each crash; the number of crashes."""
 
     def run(mill, plan, turn):
         for crashes in range(MOST_STARTS):
@@ -54,16 +54,16 @@ def poisoned(plan, mill, turn):
 
 @pytest.mark.parametrize("place", ["process", "write"])
 @pytest.mark.parametrize(
-    "death",
+    "crash",
     [
         "is killed",
         *(pytest.param(each, marks=pytest.mark.stress) for each in ("exits", "segfaults")),
     ],
 )
 @pytest.mark.parametrize("way", SYNC_AND_ASYNC)
-def test_an_item_that_kills_its_process_costs_three_deaths(mills, supervise, way, death, place):
+def test_poison_item_costs_three_crashes(mills, supervise, way, crash, place):
     mill, turn = mills[way], next(turns)
-    plan = Plan(items=120, chunk_size=100, deadly={57: death}, place=place)
+    plan = Plan(items=120, chunk_size=100, deadly={57: crash}, place=place)
     assert supervise(mill, plan, turn) == 3
     assert poisoned(plan, mill, turn)
     (letter,) = mill.letters(turn)
@@ -82,7 +82,7 @@ def test_an_item_that_kills_its_process_costs_three_deaths(mills, supervise, way
         *(pytest.param(each, marks=pytest.mark.stress) for each in ([1, 2], [1, 50, 51, 52, 100])),
     ],
 )
-def test_several_in_one_chunk_cost_one_death_and_two_each(mills, supervise, items):
+def test_poison_items_in_one_chunk_cost_one_crash_and_two_each(mills, supervise, items):
     mill, turn = mills["sync"], next(turns)
     plan = Plan(items=120, chunk_size=100, deadly=dict.fromkeys(items, "is killed"))
     assert supervise(mill, plan, turn) == 1 + 2 * len(items)
@@ -109,14 +109,14 @@ def test_of_many_in_flight_only_the_deadly_one_is_given_up(mills, supervise, way
         assert poisoned(plan, mill, turn), f"seed {seed}"
 
 
-def test_items_that_cannot_be_read_again_are_kept_through_the_deaths(mills, supervise):
+def test_items_of_a_stream_are_kept_across_crashes(mills, supervise):
     mill, turn = mills["sync"], next(turns)
     plan = Plan(items=25, chunk_size=10, deadly=dict.fromkeys([12, 25], "exits"), forward=True)
     assert supervise(mill, plan, turn) == 6
     assert poisoned(plan, mill, turn)
 
 
-def test_records_of_them_that_cannot_be_read_are_no_items_after_a_death_either(mills, supervise):
+def test_broken_records_of_a_stream_stay_broken_after_a_crash(mills, supervise):
     mill, turn = mills["sync"], next(turns)
     plan = Plan(items=9, chunk_size=5, deadly={2: "exits"}, torn=frozenset([4]), forward=True)
     assert supervise(mill, plan, turn) == 3
@@ -127,7 +127,7 @@ def test_records_of_them_that_cannot_be_read_are_no_items_after_a_death_either(m
 
 
 @pytest.mark.parametrize("way", SYNC_AND_ASYNC)
-def test_where_reading_kills_the_process_the_run_ends_after_some_deaths(mills, supervise, way):
+def test_crashes_in_the_reader_end_the_run(mills, supervise, way):
     mill, turn = mills[way], next(turns)
     plan = Plan(items=9, chunk_size=4, deadly={6: "is killed"}, place="read")
     assert supervise(mill, plan, turn) == 4
@@ -138,7 +138,7 @@ def test_where_reading_kills_the_process_the_run_ends_after_some_deaths(mills, s
     assert (report.status, report.written) == ("completed", 9)
 
 
-# A clean end says that nobody is to blame.
+# After a clean end no item is suspect.
 
 
 def suspect(forked, mill, plan, turn):
@@ -159,7 +159,7 @@ def blames_nobody(mill, turn):
 
 
 @pytest.mark.parametrize("way", SYNC_AND_ASYNC)
-def test_a_run_that_was_interrupted_suspects_nobody(mills, forked, way):
+def test_interrupted_run_has_no_suspect(mills, forked, way):
     mill, turn = mills[way], next(turns)
     plan = Plan(deadly={3: "is killed"}, max_crashes=9)
     suspect(forked, mill, plan, turn)
@@ -172,7 +172,7 @@ def test_a_run_that_was_interrupted_suspects_nobody(mills, forked, way):
     assert mill.result(turn) == [list(range(1, 9)), []]
 
 
-def test_a_run_that_was_stopped_suspects_nobody(mills, forked):
+def test_stopped_run_has_no_suspect(mills, forked):
     mill, turn = mills["sync"], next(turns)
     plan = Plan(deadly={3: "is killed"}, max_crashes=9)
     suspect(forked, mill, plan, turn)
@@ -183,7 +183,7 @@ def test_a_run_that_was_stopped_suspects_nobody(mills, forked):
     assert mill.run(Plan(), turn).written == 8
 
 
-# What was read is not lost where the source has changed.
+# Items that were read are not lost if the source has changed.
 
 
 def test_a_source_that_became_shorter_than_the_chunk_in_flight_ends_the_run(mills, forked):

@@ -1,4 +1,4 @@
-"""Dead letters, for whoever looks at them and decides."""
+"""Inspection of dead letters, and decisions about them."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def numbers(letters):
     return [int(letter.payload) for letter in letters]
 
 
-def test_a_letter_has_what_was_known_of_the_item_when_it_was_given_up(letters):
+def test_letter_has_the_state_of_its_item_when_given_up(letters):
     letter = letters.find(letters.page()[0].id)
 
     assert (letter.step, letter.source, letter.number) == ("copy", "items", 1)
@@ -99,13 +99,13 @@ def test_filters_leave_the_letters_that_fit_all_of_them(letters, filters, found)
         ({"step": "\ud800"}, r"step must be a text that a database can store, got '\\ud800'"),
     ],
 )
-def test_what_cannot_be_a_filter_is_refused_by_name(letters, filters, says):
+def test_unknown_filter_is_rejected_by_name(letters, filters, says):
     with pytest.raises((TypeError, ValueError), match=says):
         letters.page(**filters)
 
 
 @pytest.mark.parametrize("filters", [{"error": "Bad\ud800\0"}, {"key": "Bad\ud800\0"}])
-def test_what_is_sought_is_told_as_it_is_kept(letters, filters):
+def test_filter_values_are_escaped_like_stored_ones(letters, filters):
     assert letters.page(**filters) == []
 
 
@@ -113,13 +113,13 @@ def test_what_is_sought_is_told_as_it_is_kept(letters, filters):
     ("number", "error"),
     [("1", TypeError), (True, TypeError), (1.0, TypeError), (None, TypeError), (2**63, ValueError)],
 )
-def test_what_is_no_number_of_a_letter_is_refused(letters, number, error):
+def test_value_that_is_not_a_letter_number_is_rejected(letters, number, error):
     with pytest.raises(error, match=r"letter_id must be an int( of 64 bits)?, got"):
         letters.find(number)
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63 - 1])
-def test_a_letter_that_is_not_there_is_none(letters, number):
+def test_missing_letter_is_not_found(letters, number):
     assert letters.find(number) is None
     assert letters.discard([number], by="ada", reason="x").unknown == (number,)
 
@@ -167,7 +167,7 @@ def test_a_letter_is_discarded_once(letters):
     assert [entry.by for entry in letters.find(target).audit] == ["ada"]
 
 
-def test_what_was_replayed_is_not_discarded_and_what_is_not_there_is_named(letters, world):
+def test_discard_leaves_replayed_letters_and_names_missing_ones(letters, world):
     first, *_ = letters.page()
     world.step(name="copy").replay([first.id])
     done = letters.discard([99, first.id], by="ada", reason="never mind")
@@ -255,15 +255,15 @@ def test_what_others_discard_meanwhile_is_not_replayed(sqlite, racing, process):
     assert decided(sqlite) == ("discarded", ["ada"])
 
 
-@pytest.mark.parametrize("told", [{"by": " "}, {"reason": ""}, {"by": None}, {"reason": 3}])
-def test_who_and_why_must_be_said(letters, told):
-    with pytest.raises(ValueError, match=f"{next(iter(told))} must be a non-blank str"):
-        letters.discard([1], **{"by": "ada", "reason": "x"} | told)
+@pytest.mark.parametrize("given", [{"by": " "}, {"reason": ""}, {"by": None}, {"reason": 3}])
+def test_who_and_why_must_be_said(letters, given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} must be a non-blank str"):
+        letters.discard([1], **{"by": "ada", "reason": "x"} | given)
     assert letters.count(state="open") == 4
 
 
 @pytest.mark.parametrize("ids", ["12", b"\x01", [True], ["1"], [1.0], 1, None, {1: 2}, {1}])
-def test_what_is_no_list_of_numbers_discards_nothing(letters, ids):
+def test_discard_of_other_values_than_numbers_changes_nothing(letters, ids):
     with pytest.raises(TypeError, match="ids must be a sequence of ints, got"):
         letters.discard(ids, by="ada", reason="x")
     assert letters.count(state="open") == 4

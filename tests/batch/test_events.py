@@ -1,4 +1,4 @@
-"""What a run tells its listeners, and when."""
+"""The events of a run, and their order."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ class Awaited(Recorder):
         self.events.append(event)
 
 
-def test_every_item_and_every_transaction_is_told_in_order(sqlite, way):
+def test_items_and_transactions_have_events_in_order(sqlite, way):
     heard = Recorder()
     step = sqlite.step(
         [1, 2, 3],
@@ -53,7 +53,7 @@ def test_every_item_and_every_transaction_is_told_in_order(sqlite, way):
     ]
 
 
-def test_what_is_filtered_in_the_transaction_is_told_with_it(sqlite, way):
+def test_items_filtered_in_the_transaction_have_its_events(sqlite, way):
     heard, seen = Recorder(), []
 
     def process(item, transaction):
@@ -101,8 +101,8 @@ def test_an_event_says_whether_its_transaction_stands(sqlite, way):
     ]
 
 
-def test_of_a_decision_that_was_rolled_back_nothing_is_told_as_final(sqlite):
-    """The letter of item 1 is decided before the write fails, and told once, when it stands."""
+def test_rolled_back_decision_has_no_final_event(sqlite):
+    """The letter of item 1 is decided before the write fails, and reported once, when committed."""
     heard = Recorder()
     step = sqlite.step(
         [1, 2, 3],
@@ -141,7 +141,7 @@ def test_a_listener_may_be_awaited_under_asyncio(sqlite):
     ]
 
 
-def test_a_listener_that_has_to_be_awaited_is_refused_without_asyncio(sqlite):
+def test_async_listener_is_rejected_without_asyncio(sqlite):
     with pytest.raises(MisuseError, match="listener"):
         sqlite.step([1], listeners=[Awaited()]).run()
 
@@ -157,7 +157,7 @@ def test_what_a_listener_raises_is_logged_and_changes_nothing(sqlite, way, caplo
     assert "no disk for the log" in caplog.text
 
 
-def test_the_hook_is_called_after_the_commit_with_what_was_written(sqlite, way):
+def test_hook_is_called_after_the_commit_with_written_items(sqlite, way):
     seen = []
 
     def hook(items):

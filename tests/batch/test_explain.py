@@ -64,7 +64,7 @@ def test_without_a_processor_nothing_is_processed(sqlite):
         ({"filtered": [2.0]}, "each item of filtered must be an int >= 1, got 2.0"),
     ],
 )
-def test_a_scenario_that_makes_no_sense_is_refused_at_once(settings, problem):
+def test_invalid_scenario_is_rejected_at_construction(settings, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Scenario(**settings)
 

@@ -1,4 +1,4 @@
-"""What a run meets that is nobody's fault."""
+"""Failures of the infrastructure during a run."""
 
 import pytest
 from sqlalchemy import create_engine, event
@@ -10,7 +10,7 @@ from tests.support.step_fixture import accounted, run
 
 
 class Disk:
-    """How many pages the database may have: a full disk, and one with room again."""
+    """Number of pages of the database: a full disk, and one with free space again."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -24,7 +24,7 @@ class Disk:
             connection.exec_driver_sql(f"PRAGMA max_page_count = {self.pages}")
 
 
-def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(sqlite):
+def test_full_disk_ends_the_run_which_is_resumed_later(sqlite):
     disk = Disk(sqlite.jobs.engine)
     disk.pages = disk.used + 2
     big = "x" * 3000
@@ -45,7 +45,7 @@ def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(sqlite):
     assert sqlite.rows() == list(range(1, 31))
 
 
-def test_a_file_that_was_cut_ends_the_run_that_goes_on_with_it(world, way, tmp_path):
+def test_truncated_file_ends_the_resumed_run(world, way, tmp_path):
     path = tmp_path / "numbers.jsonl"
     path.write_text("".join(f"{n}\n" for n in range(1, 8)))
 
@@ -63,7 +63,7 @@ def test_a_file_that_was_cut_ends_the_run_that_goes_on_with_it(world, way, tmp_p
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_a_source_that_lacks_items_of_the_chunk_under_way_ends_the_run(sqlite, way, attempts):
+def test_source_without_items_of_the_chunk_in_progress_ends_the_run(sqlite, way, attempts):
     retry = SimpleRetryPolicy(attempts)
     report = run(sqlite.step([1, 2, 3], process=always(3), retry=retry), way)
     assert (report.status, report.read, report.pending) == ("failed", 3, 3)
@@ -122,7 +122,7 @@ def test_a_lease_that_the_writer_loses_is_a_failed_write_and_no_lost_run(sqlite,
     assert (report.status, report.rollbacks) == ("failed", 1)
 
 
-def test_on_postgresql_a_lock_is_waited_for_as_long_as_the_repository_was_told(postgresql):
+def test_postgresql_lock_wait_is_limited_by_the_timeout(postgresql):
     jobs = JobRepository(postgresql.url, prefix=postgresql.prefix, timeout=0.2)
     postgresql.step([1]).run()
     runs = postgresql.jobs.tables.runs

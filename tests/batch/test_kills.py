@@ -49,7 +49,7 @@ def die(forked, mill, plan, turn, boundary):
 
 
 def ended(mill, plan, turn):
-    """The report of whoever goes on after the last kill, which nobody disturbs."""
+    """The report of the run after the last kill."""
     report = mill.run(plan, turn)
     row = mill.row(turn)
     assert report.status == row.status == "completed"

@@ -1,4 +1,4 @@
-"""Messages about what was written."""
+"""Messages about written items."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ def about(item):
     return None if item == 2 else {"item": item}
 
 
-def test_what_was_written_is_told_after_the_commit(world, way):
+def test_messages_are_sent_after_the_commit(world, way):
     seen = []
 
     def send(message):
@@ -91,7 +91,7 @@ def test_behind_a_message_that_cannot_be_sent_the_others_wait_for_the_next_turn(
     assert asked == [11] * 5 + list(items)
 
 
-def test_what_was_sent_before_it_in_that_turn_is_not_sent_again(sqlite, way):
+def test_messages_sent_before_a_failure_are_not_sent_again(sqlite, way):
     asked = []
 
     def send(message):
@@ -159,7 +159,7 @@ def test_a_message_keeps_its_id_when_it_is_sent_again(sqlite, way):
     assert ids[0] == ids[1]
 
 
-def test_a_run_that_goes_on_sends_first_what_is_left(sqlite, way):
+def test_resumed_run_sends_the_waiting_messages_first(sqlite, way):
     away = Bus(failures=99)
     broken = sqlite.step(
         [1, 3],
@@ -174,9 +174,7 @@ def test_a_run_that_goes_on_sends_first_what_is_left(sqlite, way):
     assert bus.payloads() == [{"item": 1}, {"item": 3}]
 
 
-def test_a_message_that_is_no_json_ends_the_run_before_anything_of_the_chunk_is_written(
-    sqlite, way
-):
+def test_message_that_is_not_json_ends_the_run_before_its_chunk(sqlite, way):
     report = run(sqlite.step([1], outbox=Outbox(Bus(), lambda item: {1, 2})), way)
     assert (report.status, sqlite.rows()) == ("failed", [])
     assert isinstance(report.exception, TypeError)

@@ -1,4 +1,4 @@
-"""Processors and writers that do what they should not, and templates that refuse."""
+"""Processors and writers with defects, and templates that reject calls."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ def test_a_writer_that_empties_its_list_has_all_items_at_the_next_attempt(world,
     assert sent == [[1, 2, 3], 1, 2, 3]
 
 
-def test_a_writer_that_nobody_sees_is_asynchronous_is_a_misuse(sqlite, way):
+def test_writer_that_returns_an_awaitable_is_a_misuse(sqlite, way):
     async def write(items, transaction):
         pass
 
@@ -142,8 +142,8 @@ def test_many_threads_are_not_begun_for_few_items(sqlite, way):
     assert report.written == 2
 
 
-def test_a_limit_for_an_attempt_is_none_for_a_write(sqlite, way):
-    """What it cuts off may be in the database all the same."""
+def test_attempt_timeout_does_not_limit_a_write(sqlite, way):
+    """An interrupted write may be in the database nevertheless."""
 
     def write(items, transaction):
         rows = [{"id": item, "text": "x"} for item in items]
@@ -198,7 +198,7 @@ class Refuses(Guard):
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_refusal_of_the_template_ends_the_run_and_no_item_is_to_blame(sqlite, way, concurrency):
+def test_rejection_by_the_template_ends_the_run_without_a_letter(sqlite, way, concurrency):
     template = RetryTemplate(guards=[Refuses(after=2)])
     step = sqlite.step(
         [1, 2, 3], retry=template, skip=SkipPolicy(on=Exception), concurrency=concurrency
@@ -208,7 +208,7 @@ def test_a_refusal_of_the_template_ends_the_run_and_no_item_is_to_blame(sqlite, 
     assert isinstance(report.exception, Rejected)
 
 
-def test_a_refused_write_ends_the_run_and_no_item_is_to_blame(sqlite, way):
+def test_rejected_write_ends_the_run_without_a_letter(sqlite, way):
     template = RetryTemplate(guards=[Refuses(after=3)])
     report = run(sqlite.step([1, 2, 3], retry=template, skip=SkipPolicy(on=Exception)), way)
     assert (report.status, report.dead_lettered, sqlite.rows()) == ("failed", 0, [])
@@ -228,7 +228,7 @@ def test_a_deadline_that_is_over_ends_the_run_and_no_item_is_to_blame(sqlite):
     assert (report.status, report.dead_lettered) == ("failed", 0)
 
 
-def test_what_the_processor_itself_is_refused_is_a_failure_of_the_item(sqlite, way):
+def test_rejection_inside_the_processor_is_a_failure_of_the_item(sqlite, way):
     def process(item):
         if item == 2:
             raise Rejected("the service of this item is closed")
@@ -284,7 +284,7 @@ class Coding:
         return int(text)
 
 
-def test_a_codec_that_cannot_read_what_is_kept_ends_the_run(sqlite, way):
+def test_codec_that_cannot_decode_kept_items_ends_the_run(sqlite, way):
     codec = Coding()
     step = sqlite.step(iter([1, 2]), process=always(2), codec=codec, retry=NeverRetryPolicy())
     assert run(step, way).pending == 2
@@ -346,7 +346,7 @@ def test_of_two_runs_of_a_step_both_heed_a_stop(sqlite):
     assert [report.status for report in reports] == ["stopped", "stopped"]
 
 
-def test_a_stop_that_comes_to_a_completed_run_is_not_kept_for_the_next(sqlite):
+def test_stop_of_a_completed_run_is_not_kept_for_the_next(sqlite):
     step = sqlite.step([1])
     step.run()
     step.stop()

@@ -1,4 +1,4 @@
-"""What is stored of failures: redacted, and bounded in size."""
+"""Stored failures: redacted, and bounded in size."""
 
 import asyncio
 import json

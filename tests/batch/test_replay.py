@@ -1,4 +1,4 @@
-"""Dead letters once more, after what was wrong is mended."""
+"""Replay of dead letters after the cause is mended."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ def test_a_write_that_fails_again_leaves_nothing(dead, way):
 
 
 class Closes(Guard):
-    """Lets so many attempts begin."""
+    """Lets this number of attempts begin."""
 
     def __init__(self, after=0):
         self.left = after
@@ -100,7 +100,7 @@ class Closes(Guard):
 
 
 @pytest.mark.parametrize("pieces", [{}, {"processor": None}], ids=["processed", "written"])
-def test_a_guard_that_refuses_ends_the_replay_and_changes_no_letter(dead, way, pieces):
+def test_rejecting_guard_ends_the_replay_and_changes_no_letter(dead, way, pieces):
     before = letters(dead)
     template = RetryTemplate(policy=NeverRetryPolicy(), guards=[Closes()])
     report = replay(dead.step(retry=template, **pieces), way)
@@ -113,7 +113,7 @@ def test_a_guard_that_refuses_ends_the_replay_and_changes_no_letter(dead, way, p
     assert letters(dead) == before
 
 
-def test_an_item_that_is_refused_after_an_attempt_has_not_failed_again(dead, way):
+def test_item_rejected_after_an_attempt_has_not_failed_again(dead, way):
     before = letters(dead)
     template = RetryTemplate(policy=SimpleRetryPolicy(2), guards=[Closes(after=1)])
     report = replay(dead.step(process=always(2), retry=template), way)
@@ -121,7 +121,7 @@ def test_an_item_that_is_refused_after_an_attempt_has_not_failed_again(dead, way
     assert letters(dead) == before
 
 
-def test_a_deadline_that_is_over_ends_the_replay_with_what_was_done(dead, way):
+def test_expired_deadline_ends_the_replay_with_a_report(dead, way):
     clock, before = VirtualClock(), letters(dead)
 
     def write(item, _):
@@ -161,7 +161,7 @@ class Speechless(Exception):
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "message"),
     [
         (Speechless(), "<no text: str() failed>"),
         (Bad("\ud800"), "\\ud800"),
@@ -169,13 +169,13 @@ class Speechless(Exception):
     ],
     ids=["no text", "half a character", "NUL"],
 )
-def test_a_failure_is_kept_whatever_its_text_is(dead, way, failure, told):
+def test_a_failure_is_kept_whatever_its_text_is(dead, way, failure, message):
     def process(item):
         raise failure
 
     report = replay(dead.step(process=process, retry=NeverRetryPolicy()), way)
     assert len(report.failed) == 2
-    assert dead.letter(2).error_message == told
+    assert dead.letter(2).error_message == message
 
 
 @pytest.mark.parametrize("ids", ["12", "", b"12", 1.5, 12, [1.5], ["1"], [True], {"1": 2}])
@@ -187,7 +187,7 @@ def test_letters_are_chosen_by_a_sequence_of_ints_alone(dead, way, ids):
 
 @pytest.mark.parametrize("name", ["error", "key", "by"])
 @pytest.mark.parametrize("value", ["", 0, object()])
-def test_what_is_asked_for_by_name_is_a_text(dead, way, name, value):
+def test_filter_by_name_must_be_a_str(dead, way, name, value):
     with pytest.raises(TypeError, match=f"{name} must be a non-empty str or None, got"):
         replay(dead.step(), way, **{name: value})
     assert dead.calls == []
@@ -214,7 +214,7 @@ def test_a_letter_is_found_by_a_key_that_no_database_stores(sqlite, way):
     assert len(replay(sqlite.step(), way, key=odd).replayed) == 1
 
 
-def test_messages_that_cannot_be_sent_so_are_refused_before_anything_is_written(dead):
+def test_async_send_is_rejected_before_the_replay_writes(dead):
     async def send(message):
         """Not awaited."""
 
@@ -229,7 +229,7 @@ def test_replay_async_with_a_blocking_database_names_its_twin(sqlite):
         replay(step, "async")
 
 
-def test_an_item_that_is_none_is_written_where_nothing_filters_it(sqlite, way):
+def test_null_item_is_written_without_a_filter(sqlite, way):
     written = []
 
     def write(items, transaction):
@@ -256,7 +256,7 @@ def test_what_could_not_be_kept_is_left_alone(sqlite, way):
     assert (report.replayed, len(report.skipped)) == ((), 1)
 
 
-def test_messages_are_sent_for_what_is_replayed(dead, way):
+def test_messages_are_sent_for_replayed_items(dead, way):
     sent = []
     box = Outbox(lambda message: sent.append(message.payload), lambda item: {"item": item})
     replay(dead.step(outbox=box), way)

@@ -1,4 +1,4 @@
-"""What the journal says of runs, to whoever only looks."""
+"""The status of runs in the journal."""
 
 import sqlite3
 import sys
@@ -12,7 +12,7 @@ from retrytemplate.batch import JobRepository, JobRepositoryError, Runs, RunStat
 from retrytemplate.batch.journal.run import Counts
 from tests.support import forked_python
 
-# A process that ends while an item is under way.
+# A process that ends while an item is isolated.
 DYING = """
 import os, sys
 from retrytemplate.batch import ChunkStep, JobRepository
@@ -71,7 +71,7 @@ def test_a_failed_run_says_what_ended_it_and_counts_from_where_it_was_taken_up_a
     assert run.rate == pytest.approx(6 / (run.ended - run.taken))
 
 
-def test_a_run_under_way_says_who_has_it_and_how_far_it_is(world):
+def test_status_of_a_run_in_progress_has_its_holder_and_progress(world):
     seen = []
 
     def process(item):
@@ -94,14 +94,14 @@ def test_a_run_under_way_says_who_has_it_and_how_far_it_is(world):
     assert last.remaining(rate=2.0) == pytest.approx(1.5)
 
 
-def test_a_run_whose_process_died_says_so_before_its_lease_is_over(world):
+def test_crashed_run_is_shown_before_its_lease_expires(world):
     die(world)
     [run] = Runs(world.jobs).page()
     assert (run.state, run.over) == ("crashed", False)
     assert run.lease_until > run.now
 
 
-def test_suspects_are_the_items_left_of_a_chunk_that_a_process_died_with(world):
+def test_suspects_are_the_pending_items_of_a_crashed_chunk(world):
     die(world)
     seen = []
 
@@ -136,7 +136,7 @@ def test_suspects_are_the_items_left_of_a_chunk_that_a_process_died_with(world):
         ({"limit": 10**30}, "limit must be an int of 64 bits, got 1000"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_by_name(world, filters, says):
+def test_unknown_filter_is_rejected_by_name(world, filters, says):
     with pytest.raises((TypeError, ValueError), match=says):
         Runs(world.jobs).page(**filters)
 
@@ -145,14 +145,14 @@ def test_what_cannot_be_asked_for_is_refused_by_name(world, filters, says):
     ("number", "error"),
     [("1", TypeError), (True, TypeError), (1.0, TypeError), (None, TypeError), (2**63, ValueError)],
 )
-def test_what_is_no_number_of_a_run_is_refused(world, number, error):
+def test_value_that_is_not_a_run_number_is_rejected(world, number, error):
     for ask in (Runs(world.jobs).find, world.jobs.abandon):
         with pytest.raises(error, match=r"run_id must be an int( of 64 bits)?, got"):
             ask(number)
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63 - 1])
-def test_a_run_that_is_not_there_is_none(world, number):
+def test_missing_run_is_not_found(world, number):
     assert Runs(world.jobs).find(number) is None
     assert not world.jobs.abandon(number)
 
@@ -189,7 +189,7 @@ def test_a_row_that_cannot_be_read_spoils_no_other_one(world):
     assert (first.state, second.problem) == ("completed", None)
 
 
-def test_looking_is_not_kept_out_by_who_writes_and_keeps_nobody_out(world):
+def test_status_neither_waits_for_writers_nor_blocks_them(world):
     world.step(range(2)).run()
     with world.jobs.transaction() as transaction:
         runs = world.jobs.tables.runs
@@ -289,7 +289,7 @@ def a_status(**fields):
         ({"taken": 100.0}, None),
     ],
 )
-def test_the_rate_is_of_what_was_done_since_the_run_was_taken(fields, rate):
+def test_rate_counts_items_since_the_run_was_taken(fields, rate):
     assert a_status(**fields).rate == rate
 
 
@@ -304,7 +304,7 @@ def test_the_rate_is_of_what_was_done_since_the_run_was_taken(fields, rate):
         ({"state": "failed"}, None),
     ],
 )
-def test_what_remains_is_taken_to_be_like_what_was_done(fields, seconds):
+def test_remaining_time_assumes_the_rate_of_earlier_items(fields, seconds):
     assert a_status(**fields).remaining() == seconds
 
 

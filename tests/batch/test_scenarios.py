@@ -1,4 +1,4 @@
-"""The scenarios in which the reference loses, doubles or condemns items."""
+"""The scenarios in which the reference loses, doubles or wrongly skips items."""
 
 import pytest
 
@@ -12,7 +12,7 @@ class Bad(Exception):
 
 
 class Flaky:
-    """Fails for one item so many times, then never again."""
+    """Fails for one item this number of times, then never again."""
 
     def __init__(self, item, times=1):
         self.item, self.times = item, times
@@ -98,7 +98,7 @@ def test_g_a_failure_that_nothing_covers_ends_the_run_and_nothing_of_the_chunk_i
     assert (world.rows(), world.letters()) == ([], [])
 
 
-def test_g_after_the_cause_is_mended_the_run_goes_on_where_it_stopped(world, way):
+def test_g_run_is_resumed_after_the_cause_is_mended(world, way):
     broken = world.step(range(1, 6), process=always(5), retry=SimpleRetryPolicy(1))
     assert run(broken, way).status == "failed"
     assert world.rows() == [1, 2, 3]

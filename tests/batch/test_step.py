@@ -74,12 +74,12 @@ def test_the_order_of_parameters_says_nothing(sqlite, way):
 
 
 @pytest.mark.parametrize("parameters", [0, "", [], (), False, [("day", 1)]])
-def test_parameters_that_are_no_mapping_are_refused(sqlite, way, parameters):
+def test_parameters_that_are_not_a_mapping_are_rejected(sqlite, way, parameters):
     with pytest.raises(TypeError, match="parameters must be a mapping of JSON values, got"):
         run(sqlite.step([1]), way, parameters)
 
 
-def test_parameters_that_are_nested_too_deeply_are_refused(sqlite, way):
+def test_parameters_nested_too_deeply_are_rejected(sqlite, way):
     deep = []
     for _ in range(100_000):
         deep = [deep]
@@ -87,18 +87,18 @@ def test_parameters_that_are_nested_too_deeply_are_refused(sqlite, way):
         run(sqlite.step([1]), way, {"deep": deep})
 
 
-def test_parameters_that_are_no_json_are_refused(sqlite):
+def test_parameters_that_are_not_json_are_rejected(sqlite):
     with pytest.raises(TypeError, match="parameters must be a mapping of JSON values"):
         sqlite.step([1]).run({"day": {1, 2}})
 
 
-def test_a_completed_run_can_be_begun_anew(sqlite, way):
+def test_completed_run_can_be_restarted(sqlite, way):
     run(sqlite.step([1]), way)
     report = run(sqlite.step([2]), way, on_existing="restart")
     assert (report.run_id, report.written, sqlite.rows()) == (2, 1, [1, 2])
 
 
-def test_a_failed_run_that_is_begun_anew_is_abandoned(sqlite, way):
+def test_restart_abandons_a_failed_run(sqlite, way):
     broken = sqlite.step([1, 2], process=always(2), chunk_size=1, retry=NeverRetryPolicy())
     run(broken, way)
     with sqlite.jobs.transaction() as transaction:
@@ -107,7 +107,7 @@ def test_a_failed_run_that_is_begun_anew_is_abandoned(sqlite, way):
     assert (report.run_id, report.written) == (2, 2)
 
 
-def test_a_run_that_exists_can_be_refused(sqlite, way):
+def test_existing_run_can_be_rejected(sqlite, way):
     run(sqlite.step([1]), way)
     with pytest.raises(RunExistsError, match="completed, as run 1"):
         run(sqlite.step([1]), way, on_existing="refuse")
@@ -120,12 +120,12 @@ def test_an_abandoned_run_is_not_resumed(sqlite, way):
         run(sqlite.step([1]), way)
 
 
-def test_an_unknown_way_with_an_existing_run_is_refused(sqlite):
+def test_unknown_on_existing_is_rejected(sqlite):
     with pytest.raises(ValueError, match="on_existing must be one of 'resume'"):
         sqlite.step([1]).run(on_existing="ignore")
 
 
-def test_while_a_run_is_under_way_nobody_else_gets_it(world, way):
+def test_run_in_progress_cannot_be_taken(world, way):
     begun, go_on = threading.Event(), threading.Event()
 
     def process(item):
@@ -146,7 +146,7 @@ def test_while_a_run_is_under_way_nobody_else_gets_it(world, way):
     assert world.rows() == [1]
 
 
-def test_a_stop_ends_the_run_after_the_chunk_and_the_next_one_goes_on(world, way):
+def test_stop_ends_the_run_after_the_chunk_and_it_is_resumed(world, way):
     def process(item):
         if item == 2:
             step.stop()
@@ -160,7 +160,7 @@ def test_a_stop_ends_the_run_after_the_chunk_and_the_next_one_goes_on(world, way
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_passes_and_leaves_a_run_that_nobody_suspects(sqlite, end):
+def test_interrupt_is_raised_and_leaves_no_suspect(sqlite, end):
     def process(item):
         if item == 5:
             raise end
@@ -360,7 +360,7 @@ def test_what_the_journal_cannot_keep_ends_the_run_before_it_is_touched(sqlite, 
     assert isinstance(report.exception, TypeError)
 
 
-def test_a_csv_file_goes_on_where_it_stopped(world, way, tmp_path):
+def test_csv_file_is_resumed_where_it_stopped(world, way, tmp_path):
     path = tmp_path / "numbers.csv"
     path.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 8)))
 
@@ -454,7 +454,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("settings", "problem"), NONSENSE)
-def test_what_makes_no_sense_is_refused_at_once(sqlite, settings, problem):
+def test_invalid_setting_is_rejected_at_construction(sqlite, settings, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         sqlite.step([1], **settings)
 
@@ -476,7 +476,7 @@ class Generates:
 @pytest.mark.parametrize(
     "function", [generates, generates_awaited, Generates(), partial(generates, 1)]
 )
-def test_a_piece_whose_call_does_nothing_but_make_a_generator_is_refused(sqlite, piece, function):
+def test_generator_function_as_component_is_rejected(sqlite, piece, function):
     with pytest.raises(TypeError, match=f"{piece} must be a function.*, got the generator"):
         sqlite.step([1], **{piece: function})
 
@@ -520,7 +520,7 @@ def test_skip_policy_on_a_signal_names_its_own_parameter():
         ({"on": KeyboardInterrupt}, "KeyboardInterrupt"),
     ],
 )
-def test_a_skip_policy_that_makes_no_sense_is_refused(settings, problem):
+def test_invalid_skip_policy_is_rejected(settings, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         SkipPolicy(**{"on": ValueError, **settings})
 
@@ -537,7 +537,7 @@ def test_a_skip_policy_that_makes_no_sense_is_refused(settings, problem):
         (("sqlite:///jobs.db", 30.0, "no-dash"), "prefix must be"),
     ],
 )
-def test_a_repository_that_makes_no_sense_is_refused(arguments, problem):
+def test_invalid_repository_is_rejected(arguments, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         JobRepository(*arguments)
 
@@ -574,7 +574,7 @@ def test_a_processor_that_is_not_pure_works_in_the_transaction_and_once_an_attem
     ],
     ids=["no processor", "in the transaction"],
 )
-def test_an_item_that_is_none_is_an_item(sqlite, way, settings):
+def test_null_item_is_an_item(sqlite, way, settings):
     written = []
 
     def write(items, transaction):

@@ -67,7 +67,7 @@ def on_postgresql(postgres_url, tmp_path):
 
 @pytest.fixture
 def stalled(witness):
-    """Let a process run a plan until it stands still; how to let it go on, and what it says."""
+    """Let a process run a plan until it stops; returns a function that resumes it."""
     holders = []
 
     def start(mill, plan, turn):
@@ -111,9 +111,7 @@ ALL = [list(range(1, 9)), []]
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("place", ["process", "write", "commit"])
-def test_who_stands_still_past_its_lease_is_overtaken_and_commits_nothing_more(
-    on_postgresql, stalled, way, place
-):
+def test_process_stopped_past_its_lease_loses_the_run(on_postgresql, stalled, way, place):
     mill, turn = evolve(on_postgresql, way=way), next(turns)
     plan = Plan(stall=6, place=place)
     go_on = stalled(mill, plan, turn)
@@ -123,7 +121,7 @@ def test_who_stands_still_past_its_lease_is_overtaken_and_commits_nothing_more(
     assert mill.result(turn) == ALL
 
 
-def test_of_two_processes_at_once_the_second_is_told_who_has_the_run(mill, stalled):
+def test_second_process_gets_the_holder_of_the_run(mill, stalled):
     turn = next(turns)
     go_on = stalled(mill, Plan(stall=6), turn)
     with pytest.raises(RunInProgressError, match="is in progress in") as raised:
@@ -134,7 +132,7 @@ def test_of_two_processes_at_once_the_second_is_told_who_has_the_run(mill, stall
 
 
 @pytest.mark.parametrize("on_existing", ["resume", "restart"])
-def test_of_two_that_begin_anew_at_once_the_second_is_told_too(postgresql, on_existing):
+def test_second_concurrent_restart_gets_run_in_progress(postgresql, on_existing):
     jobs, tables = postgresql.jobs, postgresql.jobs.tables
     postgresql.step([1, 2, 3]).run()
 
@@ -157,7 +155,7 @@ def test_of_two_that_begin_anew_at_once_the_second_is_told_too(postgresql, on_ex
 
 
 def wait_for_lock(jobs):
-    """Until somebody waits for what another transaction has."""
+    """Until a transaction waits for a lock of another one."""
     asked = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     with jobs.engine.connect() as connection:
         while not connection.execute(asked).scalar():
@@ -195,9 +193,7 @@ def once(does, *arguments):
 
 @pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize(("when", "rollbacks"), [("before", 1), ("after", 0)])
-def test_what_is_committed_without_an_answer_is_written_once(
-    proxied, way, when, rollbacks, attempts
-):
+def test_items_of_an_unanswered_commit_are_written_once(proxied, way, when, rollbacks, attempts):
     world, proxy = proxied
     retry = MaxAttemptsRetryPolicy(attempts)
     cutting = once(proxy.cut, when, b"COMMIT")
@@ -217,7 +213,7 @@ def test_what_is_committed_without_an_answer_is_written_once(
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_of_a_commit_that_stands_nobody_hears_that_it_was_rolled_back(proxied, way, attempts):
+def test_unanswered_commit_that_succeeded_has_no_rollback_event(proxied, way, attempts):
     world, proxy = proxied
     heard = Recorder()
     cutting = once(proxy.cut, "after", b"COMMIT")
@@ -229,7 +225,7 @@ def test_of_a_commit_that_stands_nobody_hears_that_it_was_rolled_back(proxied, w
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_run_that_could_not_be_told_whether_it_began_can_begin(proxied, way, when):
+def test_run_begins_after_an_unanswered_begin(proxied, way, when):
     world, proxy = proxied
     with world.jobs.transaction() as transaction:
         world.jobs.tables.metadata.drop_all(transaction)
@@ -243,7 +239,7 @@ def test_a_run_that_could_not_be_told_whether_it_began_can_begin(proxied, way, w
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_run_that_is_interrupted_while_it_commits_suspects_nobody(postgresql, when):
+def test_run_interrupted_in_a_commit_has_no_suspect(postgresql, when):
     """The signal comes around the commit, which is applied or not."""
     step = postgresql.step(range(1, 6))
 
@@ -272,7 +268,7 @@ def test_a_run_that_is_interrupted_while_it_commits_suspects_nobody(postgresql, 
     assert postgresql.rows() == [1, 2, 3, 4, 5]
 
 
-def test_a_run_that_is_cancelled_while_it_commits_suspects_nobody(world):
+def test_run_cancelled_in_a_commit_has_no_suspect(world):
     async def cancelled():
         engine = engines.transaction_engine(
             engines.parse_url(world.url, JOB_REPOSITORY), 20.0, JOB_REPOSITORY, asynchronous=True
@@ -299,7 +295,7 @@ def test_a_run_that_is_cancelled_while_it_commits_suspects_nobody(world):
 DEFERRED = "UNIQUE (text) DEFERRABLE INITIALLY DEFERRED"
 
 
-def test_an_item_that_the_commit_refuses_is_found_and_given_up(postgresql, way):
+def test_item_that_fails_the_commit_is_found_and_given_up(postgresql, way):
     table = postgresql.out
     with postgresql.jobs.transaction() as transaction:
         transaction.execute(text(f"ALTER TABLE {table.name} ADD {DEFERRED}"))
@@ -319,7 +315,7 @@ def test_an_item_that_the_commit_refuses_is_found_and_given_up(postgresql, way):
     assert (postgresql.rows(), postgresql.letters()) == ([1, 3, 4, 5, 100], [2])
 
 
-# A server that dies.
+# A server that crashes.
 
 
 @pytest.fixture(scope="module")
@@ -342,7 +338,7 @@ def restart(server):
     server.start()
 
 
-def test_a_server_that_dies_and_comes_back_costs_an_attempt(mortal, server, way):
+def test_server_crash_costs_an_attempt(mortal, server, way):
     step = mortal.step(range(1, 6), process=once(restart, server), retry=MaxAttemptsRetryPolicy(3))
     report = run(step, way)
     assert (report.status, report.written, report.dead_lettered) == ("completed", 5, 0)
@@ -417,7 +413,7 @@ def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
 
 
 class Watching(VirtualClock):
-    """Sees, each time somebody sleeps, how many transactions are open and idle on the server."""
+    """Counts, at each sleep, the transactions that are open and idle on the server."""
 
     def __init__(self, world):
         super().__init__()

@@ -199,7 +199,7 @@ def test_any_mapping_is_an_item(place, orders):
         ((1, "A", 100), TypeError, r"an item must be a mapping of columns, got \(1, 'A', 100\)"),
     ],
 )
-def test_an_item_that_is_no_row_is_refused(place, orders, item, error, message):
+def test_item_that_is_not_a_row_is_rejected(place, orders, item, error, message):
     with place.engine.begin() as transaction, pytest.raises(error, match=message):
         UpsertWriter(orders)([item], transaction)
     assert place.rows(orders) == []
@@ -225,19 +225,19 @@ def sqlite(request):
         ({"update": ["id"]}, ValueError, "update must name no column of the key"),
     ],
 )
-def test_bad_settings_are_refused(sqlite, arguments, error, message):
+def test_bad_settings_are_rejected(sqlite, arguments, error, message):
     table = sqlite.table(Column("id", Integer, primary_key=True), Column("sku", Text))
     with pytest.raises(error, match=message):
         UpsertWriter(**{"table": table} | arguments)
 
 
-def test_what_is_no_connection_is_refused(sqlite):
+def test_value_that_is_not_a_connection_is_rejected(sqlite):
     table = sqlite.table(Column("id", Integer, primary_key=True))
     with pytest.raises(TypeError, match="transaction must be a connection of sqlalchemy, got None"):
         UpsertWriter(table)([], None)
 
 
-def test_another_kind_of_database_is_refused(sqlite):
+def test_other_kinds_of_databases_are_rejected(sqlite):
     table = sqlite.table(Column("id", Integer, primary_key=True))
     engine = create_engine(sqlite.url)
     engine.dialect.name = "oracle"

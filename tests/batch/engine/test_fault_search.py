@@ -83,7 +83,7 @@ def test_a_failure_that_is_not_to_be_skipped_is_not_searched_for(sqlite, way):
     assert (report.status, sqlite.writes()) == ("failed", [[1, 2, 3]])
 
 
-def test_what_was_written_before_the_run_failed_in_mid_search_is_not_written_again(sqlite, way):
+def test_resumed_run_does_not_repeat_parts_of_a_failed_search(sqlite, way):
     def write(item, _):
         if item == 3:
             raise Bad
@@ -102,7 +102,7 @@ def test_what_was_written_before_the_run_failed_in_mid_search_is_not_written_aga
 
 
 def test_items_that_fail_now_and_then_have_their_own_attempts_each(sqlite, way):
-    """No attempt at the whole chunk goes well, though no item is at fault."""
+    """No attempt at the whole chunk succeeds, though no item is at fault."""
     fails = {item: Flaky(item) for item in range(1, 9)}
 
     def write(item, _):

@@ -105,7 +105,7 @@ def test_a_key_of_500_characters_is_kept_as_it_is(world, way):
     assert lettered(world, way, Bad("no"), key=lambda _: long(500)).key == long(500)
 
 
-def test_items_of_sources_with_long_names_are_told_apart(world, way):
+def test_items_of_sources_with_long_names_have_distinct_keys(world, way):
     def fails(item):
         raise Bad
 
@@ -135,5 +135,5 @@ def test_what_can_be_stored_stays_as_it_is(text):
     assert sanitize_text(text) == text
 
 
-def test_each_half_of_a_character_is_told():
+def test_each_surrogate_is_escaped():
     assert sanitize_text("\ud83d\ude42\x00") == "\\ud83d\\ude42\\x00"

@@ -14,7 +14,7 @@ ALLOWED = "must be a number of seconds or a datetime.timedelta from 0.01 to 1000
 @pytest.mark.parametrize(
     "value", [0, -1, 0.009, 1e11, 10**30, timedelta(days=12), float("inf"), float("nan"), "5", True]
 )
-def test_a_time_that_a_driver_cannot_wait_is_refused(name, value):
+def test_timeout_beyond_the_drivers_range_is_rejected(name, value):
     with pytest.raises((TypeError, ValueError), match=f"{name} {ALLOWED}"):
         JobRepository("sqlite:///jobs.db", **{name: value})
 
@@ -31,6 +31,6 @@ def test_the_longest_times_suit_the_drivers(world, way):
 
 
 @pytest.mark.parametrize("prefix", [float("nan"), None, True, 7, b"batch", "", "a" * 41, "Batch"])
-def test_a_prefix_that_is_no_name_is_refused(prefix):
+def test_prefix_that_is_not_a_name_is_rejected(prefix):
     with pytest.raises(ValueError, match="prefix must be 1 to 40 of a-z, 0-9 and _"):
         JobRepository("sqlite:///jobs.db", prefix=prefix)

@@ -1,4 +1,4 @@
-"""The tables are made on first use, whoever is cut off meanwhile, and on whatever engine."""
+"""The tables are created on first use, also after an interruption, and on any engine."""
 
 import asyncio
 import threading
@@ -50,7 +50,7 @@ def cut_off_at(engine, number):
         return True
 
 
-def test_whoever_comes_after_a_first_use_that_was_cut_off_anywhere_can_use_it(tmp_path):
+def test_repository_works_after_an_interrupted_first_use(tmp_path):
     number = 0
     while True:
         url = f"sqlite:///{tmp_path}/{number}.db"
@@ -68,7 +68,7 @@ def test_whoever_comes_after_a_first_use_that_was_cut_off_anywhere_can_use_it(tm
     assert number > 5
 
 
-def test_what_is_not_yet_whole_is_not_looked_at(url):
+def test_incomplete_tables_are_not_read(url):
     with engine(url) as first:
         assert cut_off_at(first, 2)
     with JobRepository(url) as jobs, pytest.raises(JobRepositoryError, match="has no tables"):

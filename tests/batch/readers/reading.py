@@ -9,7 +9,7 @@ __all__ = ["Source", "in_pieces", "items", "whole"]
 
 
 def whole(reader, limit=1000, position=None):
-    """Every (source, number, item), the broken ones as what is wrong with them."""
+    """Every (source, number, item), broken ones as their problem."""
     found = []
     with reader.open(position) as cursor:
         while records := cursor.read(limit):
@@ -46,7 +46,7 @@ def items(found):
 
 
 class Source:
-    """Gives what is put there, and waits for more; None is the end."""
+    """Gives the queued items, and waits for more; a None ends it."""
 
     def __init__(self, *items):
         self._queue = asyncio.Queue()

@@ -26,7 +26,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def one_path(tmp_path_factory):
-    """Of a file that every example of hypothesis writes anew."""
+    """Of a file that every example of hypothesis writes again."""
     return tmp_path_factory.mktemp("csv") / "orders.csv"
 
 
@@ -114,7 +114,7 @@ def test_the_names_may_be_given_where_the_file_has_none(path):
         (b"1,2\r2,3", "no CSV: new-line character seen in unquoted field"),
     ],
 )
-def test_a_broken_record_is_told_and_those_around_it_are_read(path, line, problem):
+def test_broken_record_is_reported_and_its_neighbours_are_read(path, line, problem):
     reader = CsvReader(raw(path, b"id,customer,note\n1,a,b\n" + line + b"\n3,c,d\n"))
     before, broken, after = items(whole(reader))
     assert (before["id"], after["id"]) == ("1", "3")
@@ -155,7 +155,7 @@ def test_the_file_may_grow_between_two_cursors(path):
 
 
 def changed(path, before, after):
-    """A reader, and the position behind what it read before the file was changed."""
+    """A reader, and its position before the file was changed."""
     reader = CsvReader(raw(path, before))
     with reader.open() as cursor:
         cursor.read(2)
@@ -172,7 +172,7 @@ def changed(path, before, after):
         (b"id\n1\n3\n3\n", "has changed, up to byte 7"),
     ],
 )
-def test_a_file_that_is_not_what_was_read_is_refused(path, after, message):
+def test_changed_file_is_rejected(path, after, message):
     reader, position = changed(path, b"id\n1\n2\n3\n", after)
     with pytest.raises(ReaderError, match=message) as caught:
         reader.open(position)
@@ -182,7 +182,7 @@ def test_a_file_that_is_not_what_was_read_is_refused(path, after, message):
     )
 
 
-def test_a_file_that_grew_within_its_last_line_is_refused(path):
+def test_file_that_grew_within_its_last_line_is_rejected(path):
     reader, position = changed(path, b"id\n2", b"id\n23\n")
     with pytest.raises(ReaderError, match="has grown in the middle of its last record"):
         reader.open(position)
@@ -197,7 +197,7 @@ def test_a_file_that_is_cut_while_it_is_read_gives_no_half_record(path):
                 cursor.read(10**6)
 
 
-def test_a_file_that_is_not_there_is_told_at_open_with_its_folder(tmp_path, monkeypatch):
+def test_missing_file_is_reported_at_open_with_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reader = CsvReader("orders.csv")
     with pytest.raises(ReaderError, match="No such file") as caught:
@@ -206,16 +206,16 @@ def test_a_file_that_is_not_there_is_told_at_open_with_its_folder(tmp_path, monk
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_a_pipe_is_refused(tmp_path):
+def test_pipe_is_rejected(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     holder = os.open(tmp_path / "pipe", os.O_RDWR)
-    with pytest.raises(ReaderError, match="give what it says to a ForwardReader"):
+    with pytest.raises(ReaderError, match="give its lines to a ForwardReader"):
         CsvReader(tmp_path / "pipe").open()
     os.close(holder)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"id,id\n", b"\xff\n", b'"id\n'])
-def test_a_file_without_names_is_refused(path, content):
+def test_file_without_names_is_rejected(path, content):
     with pytest.raises(ReaderError, match="does not begin with the names of its fields"):
         CsvReader(raw(path, content)).open()
 
@@ -223,8 +223,8 @@ def test_a_file_without_names_is_refused(path, content):
 @pytest.mark.parametrize(
     "position", [7, {}, {"number": 1}, {"offset": "7", "number": 1, "check": 1}, {"offset": True}]
 )
-def test_the_position_of_another_reader_is_refused(path, position):
-    with pytest.raises(ReaderError, match="that is no position of this reader"):
+def test_position_of_another_reader_is_rejected(path, position):
+    with pytest.raises(ReaderError, match="not a position of this reader"):
         CsvReader(raw(path, b"id\n1\n")).open(position)
 
 
@@ -248,7 +248,7 @@ def test_the_position_of_another_reader_is_refused(path, position):
         ({"colour": "red"}, TypeError, "dialect must be what csv.reader takes"),
     ],
 )
-def test_bad_settings_are_refused(arguments, error, message):
+def test_bad_settings_are_rejected(arguments, error, message):
     with pytest.raises(error, match=message):
         CsvReader(**{"path": "orders.csv"} | arguments)
 

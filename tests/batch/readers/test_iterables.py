@@ -1,4 +1,4 @@
-"""The readers of what is in memory, or comes from an iterator."""
+"""The readers of sequences and iterators."""
 
 import asyncio
 from collections import deque
@@ -35,7 +35,7 @@ def test_pieces_of_any_sequence_are_the_whole(sequence, limit):
     assert items(in_pieces(SequenceReader(sequence), limit)) == sequence
 
 
-def test_a_sequence_that_became_shorter_is_refused():
+def test_sequence_that_became_shorter_is_rejected():
     with pytest.raises(ReaderError, match="items has 2 items, but 3 were read"):
         SequenceReader("ab".split() * 2).open({"number": 3})
 
@@ -53,7 +53,7 @@ def test_an_iterator_is_given_on_from_cursor_to_cursor():
     ]
 
 
-def test_in_another_process_the_numbers_go_on():
+def test_numbers_continue_in_another_process():
     with ForwardReader(iter("de")).open({"number": 3}) as cursor:
         assert cursor.read(10) == Records(["d", "e"], "items", first=4)
 
@@ -71,7 +71,7 @@ def failing():
     raise OSError("the line is dead")
 
 
-def test_what_came_before_an_error_is_given_and_then_the_error():
+def test_items_before_an_error_are_returned_then_the_error():
     cursor = ForwardReader(failing()).open()
     assert cursor.read(10).items == ["a", "b"]
     with pytest.raises(ReaderError, match="failed behind item 2") as caught:
@@ -116,7 +116,7 @@ async def test_an_asynchronous_iterable_is_awaited():
         assert not await cursor.read(2)
 
 
-async def test_what_came_before_an_error_is_given_by_an_asynchronous_iterable_too():
+async def test_async_items_before_an_error_are_returned():
     async def failing():
         yield "a"
         raise OSError("the line is dead")
@@ -170,7 +170,7 @@ async def test_an_end_right_after_a_cancellation_does_not_pass_for_the_true_one(
             await cursor.read(2)
 
 
-def test_a_generator_that_somebody_closed_does_not_pass_for_one_at_its_end():
+def test_closed_generator_is_not_taken_for_its_end():
     generator = iter(letter for letter in "abc")
     cursor = ForwardReader(generator).open()
     cursor.read(2)
@@ -187,7 +187,7 @@ def test_nor_does_one_that_was_over_before_it_was_read():
 
 
 class Stream:
-    """What it gives comes from a generator that nobody else sees."""
+    """Its items come from an inner generator."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -242,7 +242,7 @@ def test_a_reader_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize("value", ["orders.csv", b"", 7, None, CsvReader, letters])
-def test_anything_else_is_refused(value):
+def test_other_values_are_rejected(value):
     with pytest.raises(TypeError, match=r"reader must be a Reader .* or an iterable"):
         as_reader(value)
 
@@ -259,12 +259,12 @@ def test_anything_else_is_refused(value):
         (lambda: ForwardReader([], journal=1), "journal must be True or False, got 1"),
     ],
 )
-def test_bad_settings_are_refused(make, message):
+def test_bad_settings_are_rejected(make, message):
     with pytest.raises(TypeError, match=message):
         make()
 
 
-def test_they_show_what_they_read_without_reading_it():
+def test_repr_of_a_reader_does_not_read():
     assert repr(ForwardReader(iter([]), journal=False)) == (
         "ForwardReader(<list_iterator>, name='items', journal=False)"
     )

@@ -22,7 +22,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def one_path(tmp_path_factory):
-    """Of a file that every example of hypothesis writes anew."""
+    """Of a file that every example of hypothesis writes again."""
     return tmp_path_factory.mktemp("json") / "orders.jsonl"
 
 
@@ -61,14 +61,14 @@ def test_blank_lines_are_no_values_and_do_not_shorten_a_piece(path):
     ],
     ids=lambda value: value[:10],
 )
-def test_a_broken_line_is_told_and_those_around_it_are_read(path, line, problem):
+def test_broken_line_is_reported_and_its_neighbours_are_read(path, line, problem):
     before, broken, after = items(in_pieces(JsonLinesReader(raw(path, b"1\n" + line + b"\n3")), 1))
     assert (before, after) == (1, 3)
     assert str(broken).startswith(f"{path}, record 2: {problem}")
     assert broken.text == line.decode("utf-8", "backslashreplace") + "\n"
 
 
-def test_a_file_that_is_not_what_was_read_is_refused(path):
+def test_changed_file_is_rejected(path):
     reader = JsonLinesReader(raw(path, b"1\n2\n"))
     with reader.open() as cursor:
         cursor.read(1)
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_what_was_read_is_refused(path):
         reader.open(cursor.position)
 
 
-def test_a_path_that_is_none_is_refused():
+def test_value_that_is_not_a_path_is_rejected():
     with pytest.raises(TypeError, match="path must be a non-empty str"):
         JsonLinesReader(None)
 

@@ -32,7 +32,7 @@ def files(tmp_path):
 
 
 def in_lists(lists):
-    """A reader of lists in the place of files."""
+    """A reader of lists instead of files."""
     names = [str(number) for number in range(len(lists))]
     return FilesReader(names, lambda name: SequenceReader(lists[int(name)], name))
 
@@ -73,7 +73,7 @@ def test_the_order_is_that_of_the_list(files):
 
 
 def read_up_to(paths, count):
-    """A position behind so many pieces."""
+    """A position after this number of pieces."""
     with FilesReader(paths).open() as cursor:
         for _ in range(count):
             cursor.read(1)
@@ -86,7 +86,7 @@ def test_files_may_be_added_at_the_end(files):
 
 
 @pytest.mark.parametrize("others", ["b", "ba", "xb", "ac", ""])
-def test_other_files_than_were_read_are_refused(files, others):
+def test_other_files_are_rejected(files, others):
     a, b, c, x = files(a=[1], b=[2, 3], c=[4], x=[5])
     position = read_up_to([a, b], 2)
     paths = [{"a": a, "b": b, "c": c, "x": x}[name] for name in others] or [a]
@@ -95,7 +95,7 @@ def test_other_files_than_were_read_are_refused(files, others):
     assert str(b) in str(caught.value)
 
 
-def test_a_file_that_is_gone_is_told(files):
+def test_missing_file_is_reported(files):
     a, b = files(a=[1], b=[2])
     with FilesReader([a, b]).open() as cursor:
         cursor.read(1)
@@ -133,7 +133,7 @@ def test_the_progress_counts_files(files):
         ),
     ],
 )
-def test_bad_settings_are_refused(paths, each, error, message):
+def test_bad_settings_are_rejected(paths, each, error, message):
     with pytest.raises(error, match=message):
         FilesReader(paths, each)
 

@@ -92,7 +92,7 @@ def test_a_union_is_read_as_one(place, orders):
     assert [item["id"] for item in items(in_pieces(reader, 2))] == [2, 3, 11, 13, 17]
 
 
-def test_what_comes_behind_the_last_key_is_read_too(place, orders):
+def test_rows_after_the_last_key_are_read(place, orders):
     with QueryReader(select(orders), engine=place.engine).open() as cursor:
         cursor.read(100)
         assert not cursor.read(100)
@@ -137,7 +137,7 @@ async def test_an_asynchronous_engine_is_awaited(place, orders):
     ("kind", "value"),
     [(LargeBinary, b"1"), (Numeric, Decimal("1.5"))],
 )
-def test_a_key_that_the_journal_cannot_keep_is_refused_at_the_first_read(place, kind, value):
+def test_key_that_the_journal_cannot_keep_is_rejected(place, kind, value):
     table = place.table(Column("id", kind), rows=[{"id": value}])
     with (
         QueryReader(select(table), engine=place.engine).open() as cursor,
@@ -147,7 +147,7 @@ def test_a_key_that_the_journal_cannot_keep_is_refused_at_the_first_read(place, 
 
 
 @pytest.mark.parametrize("limit", [1, 2, 10])
-def test_a_key_that_is_not_unique_is_refused_also_across_pages(place, limit):
+def test_key_that_is_not_unique_is_rejected_across_pages(place, limit):
     table = place.table(Column("id", Integer), rows=[{"id": 1}, {"id": 2}, {"id": 2}])
     with pytest.raises(ReaderError, match=r"query has two rows with the key \[2\]"):
         whole(QueryReader(select(table), engine=place.engine), limit)
@@ -171,13 +171,13 @@ def test_key_of_a_text_is_the_column_that_the_database_finds(sqlite):
         {"after": [True], "number": 1},
     ],
 )
-def test_a_position_of_something_else_is_refused(sqlite, position):
+def test_position_of_another_source_is_rejected(sqlite, position):
     with pytest.raises(ReaderError, match="query cannot"):
         QueryReader("SELECT 1 AS id", engine=sqlite.engine).open(position)
 
 
 @pytest.mark.parametrize("clause", ["order_by", "limit", "offset"])
-def test_a_statement_with_an_order_or_a_limit_of_its_own_is_refused(sqlite, clause):
+def test_statement_with_order_or_limit_is_rejected(sqlite, clause):
     table = sqlite.table(Column("id", Integer))
     statement = getattr(select(table), clause)(table.c.id if clause == "order_by" else 1)
     with pytest.raises(ValueError, match="statement must have no order and no limit"):
@@ -198,7 +198,7 @@ def test_a_statement_with_an_order_or_a_limit_of_its_own_is_refused(sqlite, clau
         ({"name": ""}, TypeError, "name must be a non-empty str, got ''"),
     ],
 )
-def test_bad_settings_are_refused(sqlite, arguments, error, message):
+def test_bad_settings_are_rejected(sqlite, arguments, error, message):
     table = sqlite.table(Column("id", Integer), Column("sku", Text))
     if arguments.get("statement") == "insert":
         arguments = {"statement": insert(table)}

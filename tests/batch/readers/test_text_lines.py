@@ -345,7 +345,7 @@ def test_relative_path_names_the_same_file_in_another_folder(path, tmp_path, mon
 
 
 @pytest.mark.parametrize("changed", [3, 1500, 3000])
-def test_resume_compares_the_beginning_and_the_end_of_what_was_read(source, changed):
+def test_resume_compares_both_ends_of_the_part_that_was_read(source, changed):
     text = lines(range(1000, 2000))
     source.path.write_text(text)
     with source.reader.open() as cursor:

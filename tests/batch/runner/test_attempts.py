@@ -147,7 +147,7 @@ def test_search_continues_apart_after_a_transaction_that_sqlite_ended(sqlite, wa
     def writer(items, transaction):
         for item in items:
             fails(3)(item, 0)
-            # What is there already ends the whole transaction, not the statement.
+            # A row with an existing key ends the whole transaction, not the statement.
             transaction.execute(
                 text(f"INSERT OR ROLLBACK INTO {sqlite.out.name} VALUES (:id, 'x')"), {"id": item}
             )
