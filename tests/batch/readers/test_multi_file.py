@@ -129,7 +129,7 @@ def test_the_progress_counts_files(files):
             ["a"],
             lambda path: ForwardReader([]),
             TypeError,
-            "each must make a reader that can begin",
+            "each must make a seekable reader",
         ),
     ],
 )
