@@ -316,7 +316,7 @@ def test_a_cursor_that_reads_no_records_ends_the_run(sqlite, way):
 
     report = run(sqlite.step(Forgetful()), way)
     assert report.status == "failed"
-    assert str(report.exception) == "what a cursor reads must be Records, got None"
+    assert str(report.exception) == "a cursor must read Records, got None"
 
 
 def test_of_two_runs_of_a_step_both_heed_a_stop(sqlite):
