@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import json
-from collections.abc import Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from attrs import Factory, define, evolve, field, frozen
+from attrs import evolve, field, frozen
 
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.failure_text import to_recorded_failure
@@ -26,7 +24,7 @@ from retrytemplate.batch.engine.rules import Rules
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.journal import runs
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.run import RunRequest
+from retrytemplate.batch.journal.run import RunRequest, StopFlag
 from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
@@ -43,7 +41,7 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from typing import Literal
 
     from retrytemplate.batch.codec import Codec
@@ -58,25 +56,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkStep"]
 
-ON_EXISTING = ("resume", "restart", "refuse")
-
-
-def _final_status(error: BaseException) -> Status:
-    """The status of a run that an exception ended."""
-    return "failed" if isinstance(error, Exception) else "stopped"
-
-
-def _encode_parameters(parameters: Any) -> str:
-    allowed = "parameters must be a mapping of JSON values"
-    try:
-        if not isinstance(parameters, Mapping) or not all(isinstance(n, str) for n in parameters):
-            raise TypeError("names must be texts")
-        return json.dumps(dict(parameters), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as exc:
-        raise TypeError(f"{allowed}, got {parameters!r}") from exc
-    except RecursionError:
-        raise ValueError(f"{allowed}, got values that are nested too deeply") from None
-
 
 def _release_frames(error: BaseException) -> None:
     """Clear the frames that a signal interrupted: a cursor there keeps a SQLite file locked."""
@@ -88,28 +67,6 @@ def _release_frames(error: BaseException) -> None:
 def _check_not_awaited(piece: str, function: Any, twin: str) -> None:
     if is_async(function):
         raise MisuseError(f"the {piece} has to be awaited; use {twin}()")
-
-
-@define
-class _StopFlag:
-    """Whether a stop was requested, and the workers that it applies to.
-
-    It has no lock: a signal handler would deadlock with the code that it interrupts.
-    """
-
-    requested: bool = False
-    runs: set[str] = Factory(set)
-
-    @contextmanager
-    def active(self, worker: str) -> Iterator[None]:
-        """While this worker runs; the last one clears the request."""
-        self.runs.add(worker)
-        try:
-            yield
-        finally:
-            self.runs.discard(worker)
-            if not self.runs:
-                self.requested = False
 
 
 @frozen(eq=False)
@@ -219,7 +176,7 @@ class ChunkStep:
         default=(), kw_only=True, converter=validation.tuple_of, validator=validation.listeners
     )
     code_version: str | None = field(default=None, kw_only=True, validator=validation.text_or_none)
-    _stop: _StopFlag = field(init=False, factory=_StopFlag, repr=False)
+    _stop: StopFlag = field(init=False, factory=StopFlag, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.retry, RetryTemplate) and self.backoff != NoBackoff():
@@ -323,7 +280,10 @@ class ChunkStep:
         :param by: the operator, for the audit; None: this process's worker name.
         """
         self._check_blocking("replay_async")
-        query, request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
+        query, request = (
+            LetterQuery(self.name, ids, error, key),
+            ReplayRequest(self.name, self.repository.limits, by),
+        )
         return perform(self._replay(query, request, self._transactions(Ledger), Driver))
 
     async def replay_async(
@@ -336,7 +296,10 @@ class ChunkStep:
     ) -> ReplayReport:
         """The same in a task of asyncio."""
         self._check_awaited("replay")
-        query, request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
+        query, request = (
+            LetterQuery(self.name, ids, error, key),
+            ReplayRequest(self.name, self.repository.limits, by),
+        )
         async with self._async_transactions(Ledger) as transactions:
             return await perform_async(self._replay(query, request, transactions, AsyncDriver))
 
@@ -417,8 +380,9 @@ class ChunkStep:
             run.error = to_recorded_failure(error)
             if isinstance(driver, Driver):
                 _release_frames(error)
+            status = "failed" if isinstance(error, Exception) else "stopped"
             with suppress(JobRepositoryError, RunLostError):
-                yield transactions.run_in_transaction(runs.end, run, _final_status(error))
+                yield transactions.run_in_transaction(runs.end, run, status)
             raise
         yield transactions.run_in_transaction(runs.end, run, status)
 
@@ -498,12 +462,9 @@ class ChunkStep:
         }
 
     def _request(self, parameters: Mapping[str, Any] | None, on_existing: str) -> RunRequest:
-        if on_existing not in ON_EXISTING:
-            words = ", ".join(map(repr, ON_EXISTING))
-            raise ValueError(f"on_existing must be one of {words}, got {on_existing!r}")
         return RunRequest(
             step=self.name,
-            parameters=_encode_parameters({} if parameters is None else parameters),
+            parameters={} if parameters is None else parameters,
             worker=worker_name(),
             lease=self.repository.lease,
             on_existing=on_existing,
@@ -512,9 +473,6 @@ class ChunkStep:
             code_version=self.code_version,
             limits=self.repository.limits,
         )
-
-    def _replay_request(self, by: str | None) -> ReplayRequest:
-        return ReplayRequest(self.name, self.repository.limits, by)
 
     def _has_savepoints(self) -> bool:
         """Whether a failed part of a transaction can be undone by itself."""

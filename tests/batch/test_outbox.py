@@ -415,7 +415,7 @@ def test_send_outbox_async_ignores_a_blocking_database(sqlite):
 
 def test_send_outbox_with_asynchronous_send_names_its_twin(sqlite):
     step = sqlite.step([], outbox=Outbox(awaited, about))
-    with pytest.raises(MisuseError, match=r"the outbox .*: use send_outbox_async\(\)"):
+    with pytest.raises(MisuseError, match=r"the outbox .*; use send_outbox_async\(\)"):
         step.send_outbox()
 
 

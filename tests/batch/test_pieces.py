@@ -148,7 +148,7 @@ def test_attempt_timeout_does_not_limit_a_write(sqlite, way):
     def write(items, transaction):
         rows = [{"id": item, "text": "x"} for item in items]
         transaction.execute(sqlite.out.insert(), rows)
-        time.sleep(0.05)  # longer than the limit: nothing is proved by how long
+        time.sleep(0.05)  # longer than the limit of a real thread; the length is not asserted
 
     template = RetryTemplate(attempt_timeout=AttemptTimeout(0.01, in_thread=True))
     report = run(sqlite.step([1, 2, 3], writer=write, processor=None, retry=template), way)

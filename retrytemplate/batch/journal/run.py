@@ -1,23 +1,42 @@
-"""A run, and the updates of its journal, as this process knows them."""
+"""A run, the updates of its journal, and the request to stop, as this process knows them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, define, field, frozen
+from attrs import Factory, asdict, define, field, frozen
 
 from retrytemplate.batch.journal.rows import COUNTS
 from retrytemplate.batch.report import Report
+from retrytemplate.batch.validation import one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from retrytemplate.batch.engine.checkpoint import Checkpoint
     from retrytemplate.batch.journal.letters import Letter, RecordLimits
     from retrytemplate.batch.report import Status
     from retrytemplate.errors import RecordedFailure
 
-__all__ = ["Counts", "JournalUpdate", "Run", "RunRequest"]
+__all__ = ["Counts", "JournalUpdate", "Run", "RunRequest", "StopFlag"]
+
+
+ON_EXISTING = ("resume", "restart", "refuse")
+
+
+def _encode_parameters(parameters: Any) -> str:
+    allowed = "parameters must be a mapping of JSON values"
+    try:
+        if not isinstance(parameters, Mapping) or not all(isinstance(n, str) for n in parameters):
+            raise TypeError("names must be texts")
+        return json.dumps(dict(parameters), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise TypeError(f"{allowed}, got {parameters!r}") from exc
+    except RecursionError:
+        raise ValueError(f"{allowed}, got values that are nested too deeply") from None
 
 
 @frozen
@@ -47,10 +66,10 @@ class RunRequest:
     """The identity of a run, and the worker that takes it."""
 
     step: str
-    parameters: str
+    parameters: str = field(converter=_encode_parameters)
     worker: str
     lease: float
-    on_existing: str
+    on_existing: str = field(validator=one_of(*ON_EXISTING))
     resumable: bool
     exactly_once: bool
     code_version: str | None
@@ -107,3 +126,25 @@ class JournalUpdate:
     letters: Sequence[Letter] = ()
     messages: Sequence[str] = ()
     progress: float | None = None
+
+
+@define
+class StopFlag:
+    """Whether a stop was requested, and the workers that it applies to.
+
+    It has no lock: a signal handler would deadlock with the code that it interrupts.
+    """
+
+    requested: bool = False
+    runs: set[str] = Factory(set)
+
+    @contextmanager
+    def active(self, worker: str) -> Iterator[None]:
+        """While this worker runs; the last one clears the request."""
+        self.runs.add(worker)
+        try:
+            yield
+        finally:
+            self.runs.discard(worker)
+            if not self.runs:
+                self.requested = False
