@@ -24,7 +24,7 @@ from retrytemplate.batch.engine.rules import Rules
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.journal import runs
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.run import RunRequest, StopFlag
+from retrytemplate.batch.journal.run import RunRequest, StopFlag, encode_parameters
 from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
@@ -280,10 +280,8 @@ class ChunkStep:
         :param by: the operator, for the audit; None: this process's worker name.
         """
         self._check_blocking("replay_async")
-        query, request = (
-            LetterQuery(self.name, ids, error, key),
-            ReplayRequest(self.name, self.repository.limits, by),
-        )
+        query = LetterQuery(self.name, ids, error, key)
+        request = ReplayRequest(self.name, self.repository.limits, by)
         return perform(self._replay(query, request, self._transactions(Ledger), Driver))
 
     async def replay_async(
@@ -296,10 +294,8 @@ class ChunkStep:
     ) -> ReplayReport:
         """The same in a task of asyncio."""
         self._check_awaited("replay")
-        query, request = (
-            LetterQuery(self.name, ids, error, key),
-            ReplayRequest(self.name, self.repository.limits, by),
-        )
+        query = LetterQuery(self.name, ids, error, key)
+        request = ReplayRequest(self.name, self.repository.limits, by)
         async with self._async_transactions(Ledger) as transactions:
             return await perform_async(self._replay(query, request, transactions, AsyncDriver))
 
@@ -464,7 +460,7 @@ class ChunkStep:
     def _request(self, parameters: Mapping[str, Any] | None, on_existing: str) -> RunRequest:
         return RunRequest(
             step=self.name,
-            parameters={} if parameters is None else parameters,
+            parameters=encode_parameters(parameters),
             worker=worker_name(),
             lease=self.repository.lease,
             on_existing=on_existing,

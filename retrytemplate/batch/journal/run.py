@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from retrytemplate.batch.report import Status
     from retrytemplate.errors import RecordedFailure
 
-__all__ = ["Counts", "JournalUpdate", "Run", "RunRequest", "StopFlag"]
+__all__ = ["Counts", "JournalUpdate", "Run", "RunRequest", "StopFlag", "encode_parameters"]
 
 
 ON_EXISTING = ("resume", "restart", "refuse")
 
 
-def _encode_parameters(parameters: Any) -> str:
+def encode_parameters(parameters: Any) -> str:
+    """The parameters of a run as JSON; None: {}."""
+    parameters = {} if parameters is None else parameters
     allowed = "parameters must be a mapping of JSON values"
     try:
         if not isinstance(parameters, Mapping) or not all(isinstance(n, str) for n in parameters):
@@ -66,7 +68,7 @@ class RunRequest:
     """The identity of a run, and the worker that takes it."""
 
     step: str
-    parameters: str = field(converter=_encode_parameters)
+    parameters: str
     worker: str
     lease: float
     on_existing: str = field(validator=one_of(*ON_EXISTING))
