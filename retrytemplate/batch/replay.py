@@ -249,7 +249,7 @@ class _Replay:
         items = [
             value for value in done.values if value is not None or not self.rules.uses_processor
         ]
-        # Not a JournalUpdate: the ledger of a replay takes Resolved, with the counts and the messages.
+        # Not a JournalUpdate: the ledger of a replay takes Resolved, with counts and messages.
         outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]  # see above
         if outcome.exception is not None:
             return (yield from self._failed(joined(history, outcome.history), outcome.exception))
