@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
-from math import isfinite
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from retrytemplate.cli.errors import UsageError
@@ -133,16 +133,17 @@ def add_limit(parser: ArgumentParser, what: str) -> None:
     )
 
 
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """Read an argument that must be a number of seconds in this range."""
+def seconds(least: float, most: float = inf) -> Callable[[str], float]:
+    """Read an argument that must be a finite number of seconds in this range."""
+    limits = f"from {least:g}" if most == inf else f"from {least:g} to {most:g}"
 
     def read(text: str) -> float:
         try:
             number = float(text)
         except ValueError:
-            number = -1.0
-        if not least <= number <= most:
-            raise ArgumentTypeError(f"must be seconds from {least:g} to {most:g}, got {text!r}")
+            number = nan
+        if not (least <= number <= most and number < inf):
+            raise ArgumentTypeError(f"must be a number of seconds {limits}, got {text!r}")
         return number
 
     return read

@@ -18,6 +18,7 @@ __all__ = [
     "clean",
     "describe_suspects",
     "format_clock",
+    "format_count",
     "named_parameters",
     "truncate_end",
     "truncate_middle",
@@ -83,6 +84,15 @@ def format_clock(seconds: float) -> str:
     minutes, rest = divmod(int(max(seconds, 0)), MINUTE)
     hours, minutes = divmod(minutes, MINUTE)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_count(number: int, noun: str, plural: str | None = None) -> str:
+    """A number and its noun.
+
+    >>> format_count(1, "retry", "retries"), format_count(1200, "letter")
+    ('1 retry', '1,200 letters')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 STYLES = {

@@ -230,8 +230,14 @@ def test_run_held_by_another_process_is_rejected(place):
         (("{job}:step", "--parameter", "day"), "--parameter: must be NAME=VALUE, .* got 'day'"),
         (("{job}:step", "--parameter", "a=1", "--parameter", "a=2"), "each name once, got 'a=2'"),
         (("{job}:step", "--parameter", "a=" + "[" * 9999), "--parameter: a is nested too deeply"),
-        (("{job}:step", "--interval", "0"), "must be seconds from 0.05 to 3600, got '0'"),
-        (("{job}:step", "--interval", "soon"), "must be seconds from 0.05 to 3600, got 'soon'"),
+        (
+            ("{job}:step", "--interval", "0"),
+            "seconds from 0.05 to 3600, got '0'",
+        ),
+        (
+            ("{job}:step", "--interval", "soon"),
+            "seconds from 0.05 to 3600, got 'soon'",
+        ),
         (("{job}:step", "--on-existing", "stop"), "invalid choice: 'stop'"),
     ],
 )

@@ -9,11 +9,12 @@ from retrytemplate._internal.formatting import format_age, format_moment, format
 from retrytemplate.cli import stores
 from retrytemplate.cli.arguments import add_command, add_limit, add_verb, add_verbs
 from retrytemplate.cli.errors import CommandFailed, confirm, print_json
+from retrytemplate.cli.formatting import format_count
 from retrytemplate.cli.tables import Listing, one_line, print_item
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sized
+    from collections.abc import Iterator, Mapping
 
     from retrytemplate.backends.inspection import ContextInspector, Entry
     from retrytemplate.errors import RecordedFailure
@@ -124,7 +125,8 @@ def _show(args: argparse.Namespace, entries: ContextInspector) -> int:
 def _forget(args: argparse.Namespace, entries: ContextInspector) -> int:
     asked = {key: entries.find(key) for key in args.keys}
     found = {key: entry for key, entry in asked.items() if entry is not None}
-    if found and not args.yes and not confirm(f"Forget {_keys(found)}?", _facts(found)):
+    number = format_count(len(found), "key")
+    if found and not args.yes and not confirm(f"Forget {number}?", _facts(found)):
         raise CommandFailed("no key is forgotten")
     for key in found:
         entries.forget(key)
@@ -132,7 +134,7 @@ def _forget(args: argparse.Namespace, entries: ContextInspector) -> int:
     if args.json:
         print_json({"forgotten": list(found), "unknown": unknown})
     else:
-        print(f"{_keys(found)} forgotten")
+        print(f"{number} forgotten")
     if unknown:
         raise CommandFailed(f"no record of the key {', '.join(map(repr, unknown))}")
     return 0
@@ -142,10 +144,6 @@ def _facts(found: Mapping[str, Entry]) -> Iterator[str]:
     for key, entry in found.items():
         holder = f", held by {entry.worker!r}" if entry.held else ""
         yield f"{key!r}: {entry.phase}, failed {entry.record.failures}{holder}"
-
-
-def _keys(several: Sized) -> str:
-    return "1 key" if len(several) == 1 else f"{len(several)} keys"
 
 
 STYLES = {"held": "yellow", "lost": "red", "recovering": "red", "done": "green"}

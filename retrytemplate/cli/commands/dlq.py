@@ -21,6 +21,7 @@ from retrytemplate.cli.arguments import (
     text,
 )
 from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
+from retrytemplate.cli.formatting import format_count
 from retrytemplate.cli.tables import Listing, one_line, print_item
 from retrytemplate.errors import RecordedFailure
 
@@ -222,8 +223,8 @@ def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
             }
         )
     else:
-        again = f", {_letters(done.before)} before" if done.before else ""
-        print(f"{_letters(done.discarded)} discarded{again}")
+        again = f", {format_count(len(done.before), 'letter')} before" if done.before else ""
+        print(f"{format_count(len(done.discarded), 'letter')} discarded{again}")
     if done.replayed:
         raise CommandFailed(f"replayed already: {_ids(done.replayed)}")
     if done.unknown:
@@ -233,7 +234,7 @@ def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
 
 def _export(args: argparse.Namespace, letters: DeadLetters) -> int:
     number = letters.export(sys.stdout, **_filters(args))
-    print(f"{number} letter{'' if number == 1 else 's'}", file=sys.stderr)
+    print(format_count(number, "letter"), file=sys.stderr)
     return 0
 
 
@@ -250,7 +251,7 @@ def _replay(args: argparse.Namespace) -> int:
     if args.json:
         print_json(report.as_json())
     else:
-        print(f"{_letters(report.replayed)} replayed")
+        print(f"{format_count(len(report.replayed), 'letter')} replayed")
     return _missed(report, args.ids)
 
 
@@ -272,10 +273,6 @@ def _missed(report: ReplayReport, ids: Sequence[int]) -> int:
     if report.error is not None:
         raise CommandFailed(f"the replay stopped early: {report.error}")
     return 1 if any(missed.values()) else 0
-
-
-def _letters(ids: Sequence[int]) -> str:
-    return "1 letter" if len(ids) == 1 else f"{len(ids)} letters"
 
 
 def _ids(ids: Sequence[int]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from itertools import accumulate
 from math import inf, isfinite
@@ -13,10 +12,12 @@ from attrs import asdict, field, frozen
 
 from retrytemplate.cli import specs
 from retrytemplate.cli.arguments import add_command, whole_number
+from retrytemplate.cli.arguments import seconds as seconds_from
 from retrytemplate.cli.errors import UsageError, console, print_json
 from retrytemplate.simulation import interpolated
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions
@@ -69,11 +70,17 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add = parser.add_argument
     add("--policy", default=POLICY, metavar="SPEC", help="default: %(default)s")
     add("--backoff", action="append", metavar="SPEC", help=f"default: {BACKOFF}")
-    add("--runs", type=whole_number(MOST), default=1000, metavar="N", help="default: %(default)s")
+    add(
+        "--runs",
+        type=whole_number(MOST),
+        default=1000,
+        metavar="N",
+        help="default: %(default)s",
+    )
     add("--seed", type=int, metavar="N", help="the same seed gives the same delays")
     add(
         "--attempt-duration",
-        type=_seconds,
+        type=seconds_from(0),
         default=0.0,
         metavar="SECONDS",
         help="duration of each attempt (default: %(default)s)",
@@ -146,16 +153,6 @@ def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
         "simulations": [each.as_json() for each in runs],
     }
     print_json(report)
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0, got {text!r}")
-    return number
 
 
 # Digits after the point for seconds below a limit.

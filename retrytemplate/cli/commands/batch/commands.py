@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import stores
@@ -18,9 +18,8 @@ from retrytemplate.cli.arguments import (
     stored_text,
 )
 from retrytemplate.cli.commands.batch.progress import (
-    BarReporter,
     JsonReporter,
-    on_terminal,
+    open_reporter,
     run_job,
 )
 from retrytemplate.cli.commands.batch.rendering import RUNS, run_facts
@@ -29,10 +28,8 @@ from retrytemplate.cli.tables import print_item
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from retrytemplate.batch import JobRepository, Runs, RunStatus
-    from retrytemplate.cli.commands.batch.progress import ProgressReporter
 
 __all__ = ["add_parser", "run"]
 
@@ -210,7 +207,7 @@ def _watch(args: argparse.Namespace, repository: JobRepository) -> int:
 
     runs = Runs(repository)
     run = _select_run(runs, args)
-    with _open_reporter(lines=args.json or not on_terminal()) as reporter:
+    with open_reporter(JsonReporter, args.json, sys.stdout) as reporter:
         reporter(run)
         while not run.over:
             time.sleep(args.interval)
@@ -226,15 +223,6 @@ def _select_run(runs: Runs, args: argparse.Namespace) -> RunStatus:
         for run in runs.page(step=args.step, status=status, limit=1):
             return run
     raise CommandFailed("there is no run" + (f" of {args.step!r}" if args.step else ""))
-
-
-@contextmanager
-def _open_reporter(*, lines: bool) -> Iterator[ProgressReporter]:
-    if lines:
-        yield JsonReporter()
-    else:
-        with BarReporter().display() as bar:
-            yield bar
 
 
 def _code(state: str) -> int:

@@ -24,6 +24,7 @@ from retrytemplate.cli.formatting import (
     STYLES,
     describe_suspects,
     format_clock,
+    format_count,
     named_parameters,
 )
 from retrytemplate.cli.signals import print_stderr, stopped_by_signals
@@ -44,7 +45,7 @@ __all__ = [
     "PlainReporter",
     "ProgressReporter",
     "Throughput",
-    "on_terminal",
+    "open_reporter",
     "polled",
     "run_job",
 ]
@@ -60,21 +61,24 @@ def run_job(args: argparse.Namespace) -> RunStatus:
     output = sys.stdout
     with user_files.open_step(args) as step:
         try:
-            with _open_reporter(args, output) as reporter:
+            with open_reporter(PlainReporter, args.json, output) as reporter:
                 return _run_reported(step, parameters, args, reporter)
         except JobRepositoryError as error:
             raise CommandFailed(str(error)) from None
 
 
 @contextmanager
-def _open_reporter(args: argparse.Namespace, output: Any) -> Iterator[ProgressReporter]:
-    if args.json:
+def open_reporter(
+    plain: Callable[[], ProgressReporter], as_json: bool, output: Any
+) -> Iterator[ProgressReporter]:
+    """A reporter for *output*: JSON, a bar on a terminal, or *plain* elsewhere."""
+    if as_json:
         yield JsonReporter(output)
     elif on_terminal():
         with BarReporter().display() as bar:
             yield bar
     else:
-        yield PlainReporter()
+        yield plain()
 
 
 def _run_reported(
@@ -247,11 +251,7 @@ class Throughput:
 
 
 class BarReporter:
-    """A bar with the counts below it, redrawn in place.
-
-    >>> BarReporter.plural(1, "retry", "retries"), BarReporter.plural(1200, "retry", "retries")
-    ('1 retry', '1,200 retries')
-    """
+    """A bar with the counts below it, redrawn in place."""
 
     def __init__(self, screen: Screen | None = None) -> None:
         self.screen = screen or Screen()
@@ -337,16 +337,11 @@ class BarReporter:
     def _problem_counts(self, run: RunStatus) -> RenderableType:
         counts = run.counts
         return self._text(
-            (self.plural(counts.retries, "retry", "retries"), "yellow" if counts.retries else ""),
+            (format_count(counts.retries, "retry", "retries"), "yellow" if counts.retries else ""),
             (f"{counts.skipped:,} skipped", "red" if counts.skipped else ""),
-            (self.plural(counts.rollbacks, "rollback", "rollbacks"), ""),
-            (self.plural(counts.crashes, "crash", "crashes"), "red" if counts.crashes else ""),
+            (format_count(counts.rollbacks, "rollback"), ""),
+            (format_count(counts.crashes, "crash", "crashes"), "red" if counts.crashes else ""),
         )
-
-    @staticmethod
-    def plural(number: int, one: str, several: str) -> str:
-        """A number and its noun."""
-        return f"{number:,} {one if number == 1 else several}"
 
     def _text(self, *parts: tuple[str, str]) -> RenderableType:
         from rich.text import Text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.formatting import format_moment, format_span
 from retrytemplate.cli import tables
 from retrytemplate.cli.commands.switch.loading import Unreadable
-from retrytemplate.cli.formatting import clean
+from retrytemplate.cli.formatting import clean, format_count
 from retrytemplate.control.switch.model import EVERYTHING
 
 if TYPE_CHECKING:
@@ -90,16 +90,13 @@ class SwitchScreen(tables.Screen):
         pending, unreadable = view.pending, view.unreadable
         if pending:
             age = format_span(view.at - pending[-1].record.at)
-            number = _number(pending)
+            number = format_count(len(pending), "change")
             self.say(f"Pending notifications: {number}, the oldest {age} old.", style=CANARY)
         if unreadable:
             latest = "" if len(unreadable) == 1 else "the latest is "
             why = unreadable[0].record.reason
-            self.say(f"{_number(unreadable)} cannot be read: {latest}{why}", style=UNREADABLE)
-
-
-def _number(changes: Sequence[Any]) -> str:
-    return "1 change" if len(changes) == 1 else f"{len(changes)} changes"
+            number = format_count(len(unreadable), "change")
+            self.say(f"{number} cannot be read: {latest}{why}", style=UNREADABLE)
 
 
 def _unused_store_note(view: StoreView) -> str:
