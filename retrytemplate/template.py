@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from retrytemplate._engine.context import ExecutionFrame, RetryContext
+    from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.settings import TemplateSettings
     from retrytemplate._engine.wrapping import Method, WrappedFunction
     from retrytemplate.history import Outcome
@@ -188,7 +188,7 @@ class RetryOperations(Generic[R_co]):
 
         Source: ``org.springframework.retry.support.RetryTemplate``.
         """
-        return first_attempt.run(self, callback, None, recovery, state)
+        return first_attempt.run(self, callback, None, {}, recovery, state)
 
     @overload
     async def execute_async(
@@ -258,7 +258,7 @@ class RetryOperations(Generic[R_co]):
         :param state: makes the execution stateful.
         :raises BaseException: the callback's last exception, and what ``execute`` raises.
         """
-        return await first_attempt.run_async(self, callback, None, recovery, state)
+        return await first_attempt.run_async(self, callback, None, {}, recovery, state)
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | R_co:
         """Call ``fn(*args, **kwargs)`` with retry, without a context parameter.
@@ -274,9 +274,9 @@ class RetryOperations(Generic[R_co]):
             or self.state is not None
             or (outer is not None and outer[DEADLINE] is not None)
         ):
-            result: T = first_attempt.run(self, *entry.without_keywords(fn, args, kwargs))
+            result: T = first_attempt.run(self, fn, args, kwargs)
             return result
-        frame: ExecutionFrame = [None, self, None, outer, plan, fn]
+        frame: list[Any] = [None, self, None, outer, plan, fn]
         try:
             token = _set(frame)
         except BaseException:  # a signal, once it was set
@@ -296,7 +296,7 @@ class RetryOperations(Generic[R_co]):
                 first_attempt.finish_inline_success(frame, fn, value)
             return value
         try:
-            result = first_attempt.retry_after_inline_failure(frame, fn, args, kwargs)
+            result = first_attempt.retry_after_failure(frame, fn, args, kwargs)
             return result
         finally:
             _reset(token)
@@ -321,7 +321,7 @@ class RetryOperations(Generic[R_co]):
         >>> asyncio.run(RetryTemplate().call_async(fetch, 17))
         'page 17'
         """
-        return await first_attempt.call_async(self, fn, args, kwargs)
+        return await first_attempt.run_async(self, fn, args, kwargs)
 
     def outcome(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs

@@ -26,6 +26,7 @@ __all__ = [
     "is_awaitable",
     "perform",
     "perform_async",
+    "reject_awaitable",
 ]
 
 CANCELLATION_GRACE = 5.0
@@ -41,6 +42,12 @@ def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:
         f"{name} returned an awaitable in synchronous use: "
         "use execute_async(), call_async(), or a synchronous piece"
     )
+
+
+def reject_awaitable(function: Callable[..., Any], value: Any) -> None:
+    """Raise where a synchronous call returned an awaitable."""
+    if is_awaitable(value):
+        raise awaitable_error(function, value)
 
 
 def perform(steps: Steps) -> Any:
@@ -158,8 +165,7 @@ def _run_limited(execution: Execution, effect: Effect) -> Any:
     from retrytemplate._engine.attempt_timeout import run_limited
 
     value = run_limited(execution, effect)
-    if is_awaitable(value):
-        raise awaitable_error(effect[0], value)
+    reject_awaitable(effect[0], value)
     return value
 
 

@@ -73,7 +73,7 @@ def prepare(
         context,
         function,
         (context,) if arguments is None else arguments,
-        owner.recovery if recovery is None else recovery,
+        recovery,
         driver,
     )
     execution.deadline = limit

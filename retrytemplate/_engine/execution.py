@@ -157,7 +157,7 @@ class Execution:
         self.context = context
         self.function = function
         self.arguments = arguments
-        self.recovery = recovery
+        self.recovery = context._owner.recovery if recovery is None else recovery
         self.driver = driver
         self.deadline: Deadline | None = None
         self.inherited_guards: tuple[Any, ...] = ()  # guards of the templates around this one
@@ -197,7 +197,6 @@ class Execution:
         :param failure: how an inline first attempt failed; None: nothing has happened yet.
         """
         plan, context = self.plan, self.context
-        timed = plan.measured or context._state is not None or self.deadline is not None
         try:
             if failure is not None:
                 context.attempt = 1
@@ -217,26 +216,7 @@ class Execution:
                     elif not context._retry_allowed or context.gave_up:
                         self.disposition = EXHAUSTED
                         break
-                    context.attempt += 1
-                    if timed or context._started_at is not None:
-                        self.started = now = plan.monotonic_source.now()
-                        if context._started_at is None:
-                            context._started_at = now
-                    for hook in plan.before_attempt:
-                        _, failure = yield hook, (context,)
-                        if failure is not None:
-                            break
-                    else:
-                        self.value, failure = yield self._attempt_effect()
-                        if failure is None and self.overrun is not None:
-                            failure = yield from self._report_overrun(*self.overrun)
-                        if failure is None and plan.result_rules:
-                            failure = self._check_result(self.value)
-                        if failure is None:
-                            for hook in plan.on_success:
-                                _, failure = yield hook, (context, self.value)
-                                if failure is not None:
-                                    break
+                    failure = yield from self._attempt()
                     if failure is None:
                         self.disposition, self.last_failure = COMPLETED, None
                         break
@@ -421,6 +401,28 @@ class Execution:
         if self.is_failure_saved and self.context._claim is not None:
             yield from reacquire_claim(self)
         return self.disposition is None
+
+    def _attempt(self) -> Generator[Effect, Reply, BaseException | None]:
+        """Count and make one attempt, with its hooks; return its failure."""
+        plan, context = self.plan, self.context
+        context.attempt += 1
+        timed = plan.measured or context._state is not None or self.deadline is not None
+        if timed or context._started_at is not None:
+            self.started = now = plan.monotonic_source.now()
+            if context._started_at is None:
+                context._started_at = now
+        failure: BaseException | None = None
+        if plan.before_attempt:
+            failure = yield from self.call_hooks(plan.before_attempt, context)
+        if failure is None:
+            self.value, failure = yield self._attempt_effect()
+        if failure is None and self.overrun is not None:
+            failure = yield from self._report_overrun(*self.overrun)
+        if failure is None and plan.result_rules:
+            failure = self._check_result(self.value)
+        if failure is None and plan.on_success:
+            failure = yield from self.call_hooks(plan.on_success, context, self.value)
+        return failure
 
     def _attempt_effect(self) -> Effect:
         """The callback's call, bounded in time where somebody says so."""

@@ -11,13 +11,10 @@ from retrytemplate._engine.context import (
     CONTEXT,
     CURRENT,
     DEADLINE,
-    OUTER,
-    OWNER,
     PLAN,
     STARTED,
     RetryContext,
     close_context,
-    context_of,
     exit_frame,
     first_context,
     reset_frame,
@@ -26,13 +23,14 @@ from retrytemplate._engine.drivers import (
     ASYNC,
     PLAIN,
     SYNC,
-    awaitable_error,
     is_awaitable,
     perform,
     perform_async,
+    reject_awaitable,
 )
 from retrytemplate._engine.entry import (
     check_call,
+    check_recovery,
     prepare,
     run_from_start,
     warn_unbounded,
@@ -46,7 +44,7 @@ from retrytemplate.errors import RetryError
 from retrytemplate.state import RetryState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from retrytemplate._engine.context import ExecutionFrame
     from retrytemplate._engine.deadline import Deadline
@@ -54,104 +52,267 @@ if TYPE_CHECKING:
     from retrytemplate._engine.plan import ExecutionPlan
     from retrytemplate.caches.base import Claim
 
+    Recovery = Callable[[RetryContext], Any] | None
+
 __all__ = [
-    "call_async",
     "finish_inline_success",
-    "inline_time_limit",
-    "retry_after_inline_failure",
-    "retry_after_inline_failure_async",
+    "retry_after_failure",
+    "retry_after_failure_async",
     "run",
     "run_async",
-    "run_under_deadline",
-    "run_under_deadline_async",
 ]
 
 
+NO_KEYWORDS: dict[str, Any] = {}
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 
 def run(
     owner: Any,
     function: Callable[..., Any],
-    arguments: tuple[Any, ...] | None,
-    recovery: Callable[[RetryContext], Any] | None = None,
+    args: tuple[Any, ...] | None,
+    kwargs: Mapping[str, Any] = NO_KEYWORDS,
+    recovery: Recovery = None,
     state: RetryState | None = None,
 ) -> Any:
-    """Run one execution in this thread; the first attempt is made right here where that can be."""
+    """Run one execution in this thread, its first attempt without the engine if possible.
+
+    :param args: None: the function gets the context.
+    """
+    plan, outer = owner._inline_plan, _get()
+    deadline = None if outer is None else outer[DEADLINE]
+    limit = None if deadline is None else _time_limit(deadline, of_this_task=False)
+    if plan is None or state is not None or owner.state is not None or limit == 0.0:
+        if kwargs:
+            function, args = without_keywords(function, args, kwargs)
+        return _run_otherwise(owner, function, args, recovery, state)
+    frame: ExecutionFrame = [None, owner, deadline, outer, plan, function]
+    if deadline is not None:
+        frame.append(plan.monotonic_source.now())
+    if recovery is not None:
+        check_recovery(recovery)
+        first_context(frame)._recovery = recovery
+    if args is None:
+        context = frame[CONTEXT] or first_context(frame)
+        context._is_exposed = True
+        args = (context,)
+    try:
+        token = _set(frame)
+    except BaseException:  # a signal, once it was set
+        reset_frame(None, outer)
+        raise
+    try:
+        value = function(*args, **kwargs)
+    except Exception as exc:
+        frame += (exc,)  # no call, for a signal may come after one
+    except BaseException:
+        _reset(token)
+        finish_frame(frame)
+        raise
+    else:
+        _reset(token)
+        if limit is not None or type(value) not in PLAIN:
+            finish_inline_success(frame, function, value, limit)
+        elif frame[CONTEXT] is not None:
+            frame[CONTEXT].closed = True
+        return value
+    try:
+        return retry_after_failure(frame, function, args, kwargs)
+    finally:
+        _reset(token)
+
+
+async def run_async(
+    owner: Any,
+    function: Callable[..., Any],
+    args: tuple[Any, ...] | None,
+    kwargs: Mapping[str, Any] = NO_KEYWORDS,
+    recovery: Recovery = None,
+    state: RetryState | None = None,
+) -> Any:
+    """The same in a task; what can be awaited is awaited."""
+    plan, outer = owner._inline_plan, _get()
+    deadline = None if outer is None else outer[DEADLINE]
+    limit = None if deadline is None else _time_limit(deadline, of_this_task=True)
+    if plan is None or state is not None or owner.state is not None or limit == 0.0:
+        function, args = without_keywords(function, args, kwargs)
+        execution, frame = prepare(owner, function, args, recovery, state, ASYNC)
+        token = _set(frame)
+        try:
+            return await perform_async(execution.run())
+        finally:
+            exit_frame(frame, token)
+    frame = [None, owner, deadline, outer, plan, function]
+    if deadline is not None:
+        frame.append(plan.monotonic_source.now())
+    if recovery is not None:
+        check_recovery(recovery)
+        first_context(frame)._recovery = recovery
+    if args is None:
+        context = frame[CONTEXT] or first_context(frame)
+        context._is_exposed = True
+        args = (context,)
+    token = _set(frame)
+    try:
+        try:
+            value = function(*args, **kwargs)
+            kind = type(value)
+            if kind is CoroutineType or (kind not in PLAIN and is_awaitable(value)):
+                value = await value
+        except Exception as exc:
+            frame.append(exc)
+        except BaseException:
+            finish_frame(frame)
+            raise
+        else:
+            finish_frame(frame, limit)
+            return value
+        return await retry_after_failure_async(frame, function, args, kwargs)
+    finally:
+        try:
+            _reset(token)
+        except ValueError:  # a suspended coroutine is closed from another context
+            exit_frame(frame, token)
+
+
+def _time_limit(deadline: Deadline, *, of_this_task: bool) -> float:
+    """The seconds that a deadline leaves to an inline first attempt; 0: the engine has to make it.
+
+    :param of_this_task: whether the deadline has to be one that cancels the current task.
+    """
+    if deadline.inherited_guards:
+        return 0.0
+    if of_this_task and (
+        deadline.cancel_scope is None or not deadline.cancel_scope.is_current_task()
+    ):
+        return 0.0
+    return deadline.remaining_after()
+
+
+def finish_inline_success(
+    frame: ExecutionFrame, function: Callable[..., Any], value: Any, limit: float | None = None
+) -> None:
+    """Close the context of an inline success; reject an awaitable."""
+    finish_frame(frame, limit)
+    reject_awaitable(function, value)
+
+
+def finish_frame(frame: ExecutionFrame, limit: float | None = None) -> None:
+    """Close the context of an inline execution; its elapsed time is final.
+
+    :param limit: the seconds that its attempt had; a success after them is reported.
+    """
+    if limit is not None:
+        elapsed = frame[PLAN].monotonic_source.now() - frame[STARTED]
+        if elapsed > limit:
+            warn_of_overrun(frame[CONTEXT] or first_context(frame), limit, elapsed)
+    context = frame[CONTEXT]
+    close_context(frame)
+    if context is not None:
+        context._release_exceptions()
+
+
+def retry_after_failure(
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    """Continue after an inline first attempt that failed, in this thread."""
+    steps = _engine_steps(frame, function, args, kwargs, SYNC)
+    if steps is not None:
+        return perform(steps)
+    failure, context = frame.pop(), frame[CONTEXT]
+    while (ended := after_failure(context, failure)) is None:
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure  # its traceback holds this frame: left here, that would be a cycle
+            finish_inline_success(frame, function, value)
+            return value
+    del failure
+    if ended is RECOVER:
+        return perform(_execution(frame, function, args, kwargs, SYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+async def retry_after_failure_async(
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    """The same in a task."""
+    steps = _engine_steps(frame, function, args, kwargs, ASYNC)
+    if steps is not None:
+        return await perform_async(steps)
+    failure, context = frame.pop(), frame[CONTEXT]
+    while (ended := after_failure(context, failure)) is None:
+        try:
+            value = function(*args, **kwargs)
+            if type(value) is CoroutineType or is_awaitable(value):
+                value = await value
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure
+            finish_frame(frame)
+            return value
+    del failure
+    if ended is RECOVER:
+        return await perform_async(_execution(frame, function, args, kwargs, ASYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+def _engine_steps(
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any, driver: Driver
+) -> Steps | None:
+    """The steps after an inline first attempt; None where only the policy decides."""
+    context: RetryContext = frame[CONTEXT] or first_context(frame)
+    plan, deadline = context._plan, frame[DEADLINE]
+    if plan.unbounded and deadline is None:
+        warn_unbounded(plan)
+    if type(frame[-1]) is TypeError:
+        check_call(function, None)
+        frame[-1] = explain_callback_error(function, context, args, frame[-1])
+    if plan.policy_only and deadline is None:
+        return None
+    execution = _execution(frame, function, args, kwargs, driver)
+    execution.deadline, execution.started = deadline, context._started_at
+    return execution.run(frame.pop())
+
+
+def _execution(
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any, driver: Driver
+) -> Execution:
+    """The engine for an execution whose first attempt was made without it."""
+    function, args = without_keywords(function, args, kwargs)
+    context = frame[CONTEXT]
+    return Execution(context._plan, context, function, args, context._recovery, driver)
+
+
+def _run_otherwise(
+    owner: Any,
+    function: Any,
+    arguments: tuple[Any, ...] | None,
+    recovery: Recovery,
+    state: Any,
+) -> Any:
+    """Run one execution in this thread whose first attempt cannot be inline.
+
+    With hooks, or with a key in memory, the engine continues after a failure.
+    """
     plan, outer = owner._plan, _get()
     if state is None:
         state = owner.state
-    if plan.direct_first_attempt and (outer is None or outer[DEADLINE] is None):
-        if state is None:
-            if plan.inline_first_attempt:
-                return _run_inline(owner, plan, outer, function, arguments, recovery)
-            return _run_with_hooks(owner, plan, outer, function, arguments, recovery)
-        if (
-            plan.inline_first_attempt
-            and type(state) is RetryState
-            and state.tracked
-            and type(plan.cache) is MemoryRetryContextCache
-        ):
-            return _run_stateful(owner, plan, outer, function, arguments, recovery, state)
-    elif outer is not None and state is None:
-        limit = inline_time_limit(plan, outer[DEADLINE], of_this_task=False)
-        if limit:
-            check_call(function, recovery)
-            return run_under_deadline(owner, limit, function, arguments, recovery)
-    return run_from_start(prepare(owner, function, arguments, recovery, state, SYNC))
-
-
-def _run_inline(
-    owner: Any,
-    plan: ExecutionPlan,
-    outer: ExecutionFrame | None,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...] | None,
-    recovery: Callable[[RetryContext], Any] | None,
-) -> Any:
-    """A stateless execution whose first attempt nobody has to be told or asked about."""
-    check_call(function, recovery)
-    context = RetryContext(owner, outer, plan)
-    context._function = function
-    context.attempt = 1
-    if recovery is not None:
-        context._recovery = recovery
-    frame: ExecutionFrame = [context, owner, None, outer, plan]
-    token = None
-    try:
-        token = _set(frame)
-        try:
-            if arguments is None:
-                arguments = (context,)
-                context._is_exposed = True
-            value = function(*arguments)
-        except Exception as exc:
-            frame.append(explain_callback_error(function, context, arguments, exc))
-        except BaseException:
-            context.closed = True
-            raise
-        else:
-            context.closed = True
-            if type(value) not in PLAIN:
-                _reject_awaitable(function, value)
-            return value
-        return retry_after_inline_failure(frame, function, arguments, {})
-    finally:
-        if token is None:  # a signal came before anybody had it
-            reset_frame(token, outer)
-        else:
-            _reset(token)
-
-
-def _run_with_hooks(
-    owner: Any,
-    plan: ExecutionPlan,
-    outer: ExecutionFrame | None,
-    function: Any,
-    arguments: tuple[Any, ...] | None,
-    recovery: Callable[[RetryContext], Any] | None,
-) -> Any:
-    """A stateless execution with listeners or guards: the engine is for what does not go well."""
+    if (
+        not plan.direct_first_attempt
+        or (outer is not None and outer[DEADLINE] is not None)
+        or (state is not None and not _is_in_memory(plan, state))
+    ):
+        return run_from_start(prepare(owner, function, arguments, recovery, state, SYNC))
     if not callable(function) or recovery is not None:
         check_call(function, recovery)
     if plan.unbounded:
@@ -161,12 +322,42 @@ def _run_with_hooks(
     context._is_exposed = True
     if arguments is None:
         arguments = (context,)
-    value: Any = None
-    failure: BaseException | None = None
-    pending_close_hooks = iter(plan.close)
     token = None
     try:
         token = _set([context, owner, plan.guard_scope, outer, plan])
+        if state is None:
+            return _run_with_hooks(plan, context, function, arguments, recovery)
+        context._state = state
+        return _run_with_key(plan, context, function, arguments, recovery, state)
+    finally:
+        if token is None:  # interrupted before the assignment
+            reset_frame(token, outer)
+        else:
+            _reset(token)
+
+
+def _is_in_memory(plan: ExecutionPlan, state: Any) -> bool:
+    """Whether a state without hooks has its key in the memory of this process."""
+    return (
+        plan.inline_first_attempt
+        and type(state) is RetryState
+        and type(plan.cache) is MemoryRetryContextCache
+        and state.tracked
+    )
+
+
+def _run_with_hooks(
+    plan: ExecutionPlan,
+    context: RetryContext,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    recovery: Recovery,
+) -> Any:
+    """Run a stateless execution with listeners or guards."""
+    value: Any = None
+    failure: BaseException | None = None
+    pending_close_hooks = iter(plan.close)
+    try:
         try:
             value = _first_attempt_with_hooks(plan, context, function, arguments)
         except BaseException as exc:
@@ -176,30 +367,23 @@ def _run_with_hooks(
                 for hook in pending_close_hooks:
                     result = hook(context, None)
                     if result is not None:
-                        _reject_awaitable(hook, result)
+                        reject_awaitable(hook, result)
             except BaseException as exc:
                 failure = exc
             else:
                 context._release_exceptions()
                 return value
-        if recovery is None:
-            recovery = owner.recovery
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
         steps = _continue_in_engine(execution, value, failure, pending_close_hooks)
         failure = None
         return perform(steps)
     except BaseException as exc:
-        if token is None or context.closed:
+        if context.closed:
             raise
-        # A signal, before the engine had it in hand: what was opened is closed.
+        # Interrupted before the engine took over: the listeners that were opened are closed.
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
         execution.reject_by_guard(exc)
         return perform(execution.run())
-    finally:
-        if token is None:  # a signal came before anybody had it
-            reset_frame(token, outer)
-        else:
-            _reset(token)
 
 
 def _first_attempt_with_hooks(
@@ -214,27 +398,27 @@ def _first_attempt_with_hooks(
         if result is False:
             return None
         if result is not None:
-            _reject_awaitable(hook, result)
+            reject_awaitable(hook, result)
     context._is_opened = True
     if context.gave_up:
         return None
     for admit in plan.admit:
         result = admit(context)
         if result is not None:
-            _reject_awaitable(admit, result)
+            reject_awaitable(admit, result)
     context.attempt = 1
     context._started_at = plan.monotonic_source.now()
     for hook in plan.before_attempt:
         result = hook(context)
         if result is not None:
-            _reject_awaitable(hook, result)
+            reject_awaitable(hook, result)
     value = function(*arguments)
     if type(value) not in PLAIN:
-        _reject_awaitable(function, value)
+        reject_awaitable(function, value)
     for hook in plan.on_success:
         result = hook(context, value)
         if result is not None:
-            _reject_awaitable(hook, result)
+            reject_awaitable(hook, result)
     context.closed = True
     return value
 
@@ -256,37 +440,19 @@ def _continue_in_engine(
     return execution.run()
 
 
-def _reject_awaitable(function: Callable[..., Any], value: Any) -> None:
-    if is_awaitable(value):
-        raise awaitable_error(function, value)
-
-
-def _run_stateful(
-    owner: Any,
+def _run_with_key(
     plan: ExecutionPlan,
-    outer: ExecutionFrame | None,
-    function: Any,
-    arguments: tuple[Any, ...] | None,
-    recovery: Callable[[RetryContext], Any] | None,
+    context: RetryContext,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    recovery: Recovery,
     state: RetryState,
 ) -> Any:
-    """A stateful execution with a cache in memory: a key that never failed needs no engine."""
-    if not callable(function) or recovery is not None:
-        check_call(function, recovery)
-    if plan.unbounded:
-        warn_unbounded(plan)
+    """Run a stateful execution with a cache in memory: a key that never failed needs no engine."""
     cache = plan.cache
-    context = RetryContext(owner, outer, plan)
-    context._function = function
-    context._is_exposed = True
-    context._state = state
-    if arguments is None:
-        arguments = (context,)
     failure: BaseException | None = None
     key, number = plan.scope + state.encoded, next_number()
-    token = None
     try:
-        token = _set([context, owner, None, outer, plan])
         claim: Claim = NewClaim(key, number)
         if state.force_refresh or not cache.take(claim):
             claim = cache.begin(key, worker=worker_name(number), fresh=state.force_refresh)
@@ -300,7 +466,7 @@ def _run_stateful(
                 failure = exc
             else:
                 if type(value) not in PLAIN:
-                    _reject_awaitable(function, value)
+                    reject_awaitable(function, value)
                 context.closed = True
                 if state.remember is None and not state.force_refresh:
                     cache.end(claim)
@@ -308,8 +474,6 @@ def _run_stateful(
                     cache.succeed(claim, remember=state.remember)
                 context._ended_at = plan.monotonic_source.now()
                 return value
-        if recovery is None:
-            recovery = owner.recovery
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
         execution.cache = cache
         if failure is not None:
@@ -318,280 +482,19 @@ def _run_stateful(
         failure = None
         return perform(steps)
     except BaseException as exc:
-        held = context._claim
-        if held is None and not isinstance(exc, RetryError):
-            # A signal: it may have been taken.  The same worker may begin again.
+        if context._claim is None and not isinstance(exc, RetryError):
+            # Interrupted: the key may have been taken.  The same worker may begin again.
             with suppress(RetryError):
-                held = cache.begin(key, worker=worker_name(number))
-        if held is not None and cache.holds(held):  # else the engine has seen to it
-            context.closed = True
-            cache.release(held)
-        if context._started_at is not None and not hasattr(context, "_ended_at"):
-            context._ended_at = plan.monotonic_source.now()
+                context._claim = cache.begin(key, worker=worker_name(number))
+        _release_key(plan, context)
         raise
-    finally:
-        if token is None:  # a signal came before anybody had it
-            reset_frame(token, outer)
-        else:
-            _reset(token)
 
 
-def retry_after_inline_failure(
-    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
-    """Go on after an inline first attempt that failed, in this thread."""
-    failure = frame.pop()
-    if type(failure) is TypeError:
-        check_call(function, None)
-    context = _ensure_context(frame, function)
-    if not context._plan.policy_only:
-        steps = _engine_execution(frame, function, args, kwargs, SYNC).run(failure)
-        del failure  # kept here, it would live as long as the attempts after it
-        return perform(steps)
-    while True:
-        ended = after_failure(context, failure)
-        if ended is not None:
-            break
-        try:
-            value = function(*args, **kwargs)
-        except BaseException as exc:
-            failure = exc
-        else:
-            del failure  # its traceback holds this frame: left here, that would be a cycle
-            context.closed = True
-            context._release_exceptions()
-            if type(value) not in PLAIN:
-                _reject_awaitable(function, value)
-            return value
-    del failure
-    if ended is RECOVER:
-        return perform(_engine_execution(frame, function, args, kwargs, SYNC).recover())
-    try:
-        raise ended
-    finally:
-        del ended
-
-
-async def retry_after_inline_failure_async(
-    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
-    """Go on after an inline first attempt that failed, in this task."""
-    failure = frame.pop()
-    if type(failure) is TypeError:
-        check_call(function, None)
-    context = _ensure_context(frame, function)
-    if not context._plan.policy_only:
-        steps = _engine_execution(frame, function, args, kwargs, ASYNC).run(failure)
-        del failure
-        return await perform_async(steps)
-    while True:
-        ended = after_failure(context, failure)
-        if ended is not None:
-            break
-        try:
-            value = await function(*args, **kwargs)
-        except BaseException as exc:
-            failure = exc
-        else:
-            del failure
-            context.closed = True
-            context._release_exceptions()
-            return value
-    del failure
-    if ended is RECOVER:
-        return await perform_async(
-            _engine_execution(frame, function, args, kwargs, ASYNC).recover()
-        )
-    try:
-        raise ended
-    finally:
-        del ended
-
-
-def _ensure_context(frame: ExecutionFrame, function: Callable[..., Any]) -> RetryContext:
-    """The context of an inline execution that needs it from now on."""
-    context: RetryContext | None = frame[CONTEXT]
-    if context is None:
-        context = frame[CONTEXT] = RetryContext(frame[OWNER], frame[OUTER], frame[PLAN])
-        context._function = function
-    context.attempt = 1
-    if context._plan.unbounded:
-        warn_unbounded(context._plan)
-    return context
-
-
-def _engine_execution(
-    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any, driver: Driver
-) -> Execution:
-    function, args = without_keywords(function, args, kwargs)
-    context = frame[CONTEXT]
-    recovery = context._recovery
-    if recovery is None:
-        recovery = frame[OWNER].recovery
-    return Execution(context._plan, context, function, args, recovery, driver)
-
-
-def finish_inline_success(frame: ExecutionFrame, function: Callable[..., Any], value: Any) -> None:
-    """Close the context of an inline success that somebody asked for; refuse an awaitable."""
-    close_context(frame)
-    _reject_awaitable(function, value)
-
-
-if TYPE_CHECKING:
-    Recovery = Callable[[RetryContext], Any] | None
-
-
-def inline_time_limit(
-    plan: ExecutionPlan, deadline: Deadline | None, *, of_this_task: bool
-) -> float:
-    """The seconds for a first attempt that nobody else has to be asked about; else 0.
-
-    :param of_this_task: whether the deadline has to be one that cuts the task that runs here.
-    """
-    if deadline is None or deadline.inherited_guards or not plan.inline_first_attempt:
-        return 0.0
-    if of_this_task and (
-        deadline.cancel_scope is None or not deadline.cancel_scope.is_current_task()
-    ):
-        return 0.0
-    return deadline.remaining_after()
-
-
-def run_under_deadline(
-    owner: Any,
-    limit: float,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...] | None,
-    recovery: Recovery,
-) -> Any:
-    """Run one execution in this thread."""
-    frame = _new_frame(owner, function)
-    if arguments is None:
-        arguments = (context_of(frame),)
-    failure: Exception | None = None
-    token = None
-    try:
-        token = CURRENT.set(frame)
-        try:
-            value = function(*arguments)
-        except Exception as exc:
-            failure = exc
-        except BaseException:
-            _finish_frame(frame)
-            raise
-        else:
-            if type(value) not in PLAIN and is_awaitable(value):
-                _finish_frame(frame)
-                raise awaitable_error(function, value)
-            _finish_success(frame, limit)
-            return value
-        steps = _continue_after_failure(frame, function, arguments, recovery, failure, SYNC)
-        failure = None
-        return perform(steps)
-    finally:
-        reset_frame(token, frame[OUTER])
-
-
-async def run_under_deadline_async(
-    owner: Any,
-    limit: float,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...] | None,
-    recovery: Recovery,
-) -> Any:
-    """The same in a task, which the deadline cuts by itself."""
-    frame = _new_frame(owner, function)
-    if arguments is None:
-        arguments = (context_of(frame),)
-    failure: Exception | None = None
-    token = CURRENT.set(frame)
-    try:
-        try:
-            value = function(*arguments)
-            kind = type(value)
-            if kind is CoroutineType or (kind not in PLAIN and is_awaitable(value)):
-                value = await value
-        except Exception as exc:
-            failure = exc
-        except BaseException:
-            _finish_frame(frame)
-            raise
-        else:
-            _finish_success(frame, limit)
-            return value
-        steps = _continue_after_failure(frame, function, arguments, recovery, failure, ASYNC)
-        failure = None
-        return await perform_async(steps)
-    finally:
-        try:
-            CURRENT.reset(token)
-        except ValueError:  # a suspended coroutine is closed from another context
-            exit_frame(frame, token)
-
-
-def _new_frame(owner: Any, function: Callable[..., Any]) -> ExecutionFrame:
-    outer: Any = CURRENT.get()
-    plan = owner._plan
-    return [None, owner, outer[DEADLINE], outer, plan, function, plan.monotonic_source.now()]
-
-
-def _finish_success(frame: ExecutionFrame, limit: float) -> None:
-    """End an execution whose first attempt returned, and report it if that was too late."""
-    elapsed = frame[PLAN].monotonic_source.now() - frame[STARTED]
-    if elapsed > limit:
-        warn_of_overrun(frame[CONTEXT] or first_context(frame), limit, elapsed)
-    _finish_frame(frame)
-
-
-def _finish_frame(frame: ExecutionFrame) -> None:
-    """The execution is over, and time stands still for whoever holds its context."""
-    context = frame[CONTEXT]
-    close_context(frame)
-    if context is not None:
-        context._release_exceptions()
-
-
-def _continue_after_failure(
-    frame: ExecutionFrame,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    recovery: Recovery,
-    failure: Exception,
-    driver: Driver,
-) -> Steps:
-    """The rules after a first attempt that failed."""
-    context = frame[CONTEXT]
-    if context is None:
-        context = first_context(frame)
-    if recovery is None:
-        recovery = frame[OWNER].recovery
-    execution = Execution(frame[PLAN], context, function, arguments, recovery, driver)
-    execution.deadline, execution.started = frame[DEADLINE], frame[STARTED]
-    return execution.run(failure)
-
-
-async def run_async(
-    owner: Any,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...] | None,
-    recovery: Callable[[RetryContext], Any] | None = None,
-    state: RetryState | None = None,
-) -> Any:
-    """Run one execution in this task, from the beginning."""
-    outer = _get()
-    if outer is not None and state is None and owner.state is None:
-        limit = inline_time_limit(owner._plan, outer[DEADLINE], of_this_task=True)
-        if limit:
-            check_call(function, recovery)
-            return await run_under_deadline_async(owner, limit, function, arguments, recovery)
-    execution, frame = prepare(owner, function, arguments, recovery, state, ASYNC)
-    token = _set(frame)
-    try:
-        return await perform_async(execution.run())
-    finally:
-        exit_frame(frame, token)
-
-
-async def call_async(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function, asynchronous or not, with retry in this task."""
-    return await run_async(owner, *without_keywords(function, args, kwargs))
+def _release_key(plan: ExecutionPlan, context: RetryContext) -> None:
+    """Release a key that the execution still holds when an exception leaves it."""
+    claim = context._claim
+    if claim is not None and plan.cache.holds(claim):  # else the engine has released it
+        context.closed = True
+        plan.cache.release(claim)
+    if context._started_at is not None and not hasattr(context, "_ended_at"):
+        context._ended_at = plan.monotonic_source.now()

@@ -159,12 +159,7 @@ class ExecutionPlan:
             self.random = Random()
         self.unbounded = policy.never_ends and not self.has_backoff
         hooked = any(getattr(self, name) for name in HOOKS)
-        asked = bool(
-            self.needs_state
-            or self.dynamic
-            or self.result_rules
-            or self.attempt_timeout is not None
-        )
+        asked = bool(self.needs_state or self.dynamic or self.result_rules or self.attempt_timeout)
         if not any(getattr(each, "logs_overruns", False) for each in listeners):
             self.on_overrun += (warn_of_overrun,)
         self.measured = bool(asked or hooked or guards)

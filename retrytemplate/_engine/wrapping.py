@@ -16,15 +16,12 @@ from retrytemplate._engine.context import (
     exit_frame,
     reset_frame,
 )
-from retrytemplate._engine.entry import without_keywords
 from retrytemplate._engine.first_attempt import (
     finish_inline_success,
-    inline_time_limit,
-    retry_after_inline_failure,
-    retry_after_inline_failure_async,
+    retry_after_failure,
+    retry_after_failure_async,
     run,
     run_async,
-    run_under_deadline_async,
 )
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate.errors import MisuseError
@@ -219,9 +216,7 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
         outer = _get()
         plan = template._inline_plan
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
-            if kwargs:
-                return run(owner, partial(fn, *args, **kwargs), ())
-            return run(owner, fn, args)
+            return run(owner, fn, args, kwargs)
         frame = [None, owner, None, outer, plan, fn]
         try:
             token = _set(frame)
@@ -244,7 +239,7 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
             kind = type(value)
             return value
         try:
-            return retry_after_inline_failure(frame, fn, args, kwargs)
+            return retry_after_failure(frame, fn, args, kwargs)
         finally:
             _reset(token)
 
@@ -260,13 +255,7 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
         outer = _get()
         plan = template._inline_plan
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
-            if kwargs:
-                return await run_async(owner, partial(fn, *args, **kwargs), ())
-            if plan is not None and outer is not None:
-                limit = inline_time_limit(plan, outer[DEADLINE], of_this_task=True)
-                if limit:
-                    return await run_under_deadline_async(owner, limit, fn, args, None)
-            return await run_async(owner, fn, args)
+            return await run_async(owner, fn, args, kwargs)
         frame = [None, owner, None, outer, plan, fn]
         token = _set(frame)
         try:
@@ -280,7 +269,7 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 close_context(frame)
                 return value
-            return await retry_after_inline_failure_async(frame, fn, args, kwargs)
+            return await retry_after_failure_async(frame, fn, args, kwargs)
         finally:
             try:
                 _reset(token)
@@ -292,14 +281,14 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _stateful(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return run(owner, *without_keywords(fn, args, kwargs))
+        return run(owner, fn, args, kwargs)
 
     return wrapped
 
 
 def _stateful_coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return await run_async(owner, *without_keywords(fn, args, kwargs))
+        return await run_async(owner, fn, args, kwargs)
 
     return wrapped
 
