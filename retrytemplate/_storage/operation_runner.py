@@ -57,7 +57,8 @@ def perform(step: Operation[T], ask: Callable[[Any, str], Any]) -> T:
     """Run an operation to its end.
 
     :param ask: sends an order to the store; gets the name of the operation for its errors, and
-        raises ``CacheUnavailableError`` if the store fails.
+        raises ``CacheUnavailableError`` if the store fails.  Its exceptions, a cancellation
+        included, are thrown into the operation.
     """
     name = operation_name(step)
     try:
@@ -65,7 +66,7 @@ def perform(step: Operation[T], ask: Callable[[Any, str], Any]) -> T:
         while True:
             try:
                 reply = ask(order, name)
-            except CacheUnavailableError as exc:
+            except BaseException as exc:
                 order = step.throw(exc)
             else:
                 order = step.send(reply)
@@ -82,7 +83,7 @@ async def perform_async(step: Operation[T], ask: Callable[[Any, str], Awaitable[
         while True:
             try:
                 reply = await ask(order, name)
-            except CacheUnavailableError as exc:
+            except BaseException as exc:
                 order = step.throw(exc)
             else:
                 order = step.send(reply)

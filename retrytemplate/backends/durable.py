@@ -9,7 +9,6 @@ from functools import partial, wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
-from retrytemplate._engine import drivers
 from retrytemplate._internal.validation import (
     check_function,
     check_int,
@@ -26,10 +25,9 @@ from retrytemplate.errors import CacheUnavailableError, LeaseLostError, MisuseEr
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine
     from typing import Concatenate, Self
 
-    from retrytemplate._engine.execution import Effect, Reply
     from retrytemplate._internal.validation import Seconds
     from retrytemplate._storage.column_keys import Prefixes
     from retrytemplate._storage.operation_runner import Operation
@@ -149,10 +147,6 @@ class DurableCache(ABC):
         """What renews the leases of the claims that are taken from now on."""
 
     @abstractmethod
-    def _end_left(self) -> Any:
-        """End the claims that ``end_later`` has noted."""
-
-    @abstractmethod
     def _perform(self, step: Operation[Any], connection: Any = None) -> Any:
         """Run an operation, in the caller's transaction if there is one."""
 
@@ -248,25 +242,31 @@ class DurableCache(ABC):
         For an execution that the garbage collector closes.  It takes no lock and calls no store.
         A call that takes a key is followed by its release.
         """
-        self._left.append((function, arguments))
+        self._left.append(partial(function, *arguments))
 
-    def _endings(self) -> Generator[Effect, Reply, tuple[None, BaseException | None]]:
+    @operation
+    def _end_left(self) -> Operation[None]:
         """Make the noted calls; keep them if the store is unavailable."""
         for _ in range(len(self._left)):
             try:
-                step = self._left.popleft()
+                call = self._left.popleft()
             except IndexError:  # another thread was faster
-                break
-            claim, error = yield step
-            if isinstance(claim, Claim):
-                claim, error = yield self.release, (claim,)
-            if isinstance(error, CacheUnavailableError) or not isinstance(error, Exception | None):
-                self._left.append(step)
-                return None, None if isinstance(error, Exception) else error
-        return None, None
+                return
+            try:
+                claim = yield call
+                if isinstance(claim, Claim):
+                    yield partial(self.release, claim)
+            except CacheUnavailableError:
+                self._left.append(call)
+                return
+            except Exception:  # the key has another holder, or is completed
+                continue
+            except BaseException:  # a signal or a cancellation
+                self._left.append(call)
+                raise
 
     def _begin_life(self) -> None:
-        self._left: deque[Effect] = deque()
+        self._left: deque[Callable[[], Any]] = deque()
         self._renewer = self._renewing()
         register(self)
 
@@ -296,9 +296,6 @@ class BlockingCache(DurableCache, RetryContextCache):
     def _renewing(self) -> RenewingThread:
         return RenewingThread(self.renew, self._monotonic, self._end_left)
 
-    def _end_left(self) -> None:
-        drivers.perform(self._endings())
-
     def _perform(self, step: Operation[T], connection: Any = None) -> T:
         return perform(step, partial(self._reply, connection))
 
@@ -327,9 +324,6 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
     def _renewing(self) -> RenewingTask:
         return RenewingTask(self.renew, self._monotonic, self._end_left)
 
-    async def _end_left(self) -> None:
-        await drivers.perform_async(self._endings())
-
     def _begin_anew(self) -> None:
         self._loop = None
         super()._begin_anew()
@@ -348,7 +342,8 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
         """End the renewals and close the connections; the next use opens others."""
         if self._loop is not None:
             self._check_loop()
-        await self._end_left()
+        if self._left:
+            await self._end_left()
         await self._renewer.stop()
         await self._store.close()
         self._loop = None
