@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -36,9 +35,7 @@ class BackgroundPoller:
         # The collector may call back amid anything; a queue allows it, an event may lock for ever.
         calls = self._calls = SimpleQueue[None]()
         self._poll = WeakMethod(poll, lambda _: calls.put(None))
-        self._start_permit = deque(
-            [None]
-        )  # of the one that starts the thread; no lock: it never waits
+        self._starting = threading.Lock()  # never waited for
         self._thread: threading.Thread | None = None
 
     def forked(self) -> None:
@@ -51,15 +48,13 @@ class BackgroundPoller:
         """See that the thread runs."""
         if not self._is_needed():
             return
-        try:
-            self._start_permit.pop()
-        except IndexError:  # another thread is starting it, or the code that is interrupted
-            return
+        if not self._starting.acquire(blocking=False):
+            return  # another thread is starting it, or the code that is interrupted
         try:
             if self._is_needed():
                 self._start()
         finally:
-            self._start_permit.append(None)
+            self._starting.release()
 
     def _is_needed(self) -> bool:
         thread = self._thread

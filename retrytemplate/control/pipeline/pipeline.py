@@ -144,18 +144,13 @@ class Pipeline:
         >>> type(outcome.exception).__name__, outcome.attempts
         ('ValueError', 3)
         """
-        counted, began = _Counted(fn), self._clock.monotonic()
-        value = error = None
+        counted = _Counted(fn, self._clock.monotonic)
         try:
-            value = self.call(counted, *args, **kwargs)
+            return counted.outcome(self.call(counted, *args, **kwargs))
         except BaseException as exc:
             if is_never_retried(exc):
                 raise
-            error = exc
-        try:
-            return Outcome(value, error, counted.calls, (), self._clock.monotonic() - began)
-        finally:
-            del error  # its traceback holds this frame
+            return counted.outcome(None, exc)
 
     @overload
     async def outcome_async(
@@ -171,18 +166,13 @@ class Pipeline:
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Outcome[Any]:
         """The same for functions that may be asynchronous."""
-        counted, began = _Counted(fn), self._clock.monotonic()
-        value = error = None
+        counted = _Counted(fn, self._clock.monotonic)
         try:
-            value = await self.call_async(counted, *args, **kwargs)
+            return counted.outcome(await self.call_async(counted, *args, **kwargs))
         except BaseException as exc:
             if is_never_retried(exc):
                 raise
-            error = exc
-        try:
-            return Outcome(value, error, counted.calls, (), self._clock.monotonic() - began)
-        finally:
-            del error
+            return counted.outcome(None, exc)
 
     def wrap(self, fn: F, /, *, nested: bool = False) -> F:
         """The function, coroutine function or method, with all the layers around each call.
@@ -275,11 +265,16 @@ def _in_all(seconds: float) -> str:
 
 
 class _Counted:
-    """A function, and how often it was called."""
+    """A function, and how often and how long it was called."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], now: Callable[[], float]) -> None:
         self.__wrapped__ = fn
         self.calls = 0
+        self._now = now
+        self._began = now()
+
+    def outcome(self, value: Any, error: BaseException | None = None) -> Outcome[Any]:
+        return Outcome(value, error, self.calls, (), self._now() - self._began)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
