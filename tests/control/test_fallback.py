@@ -44,26 +44,26 @@ def cached(city):
     return 31
 
 
-def refusal(city):
+def default(city):
     return "not known at the moment"
 
 
 @pytest.mark.statement("S4-45")
 def test_links_are_asked_in_order_and_the_first_answer_counts():
-    weather = Fallback(cached, refusal)
+    weather = Fallback(cached, default)
     assert weather.call(str.upper, "rome") == "ROME"
     assert weather.call(primary, "Rome") == 31
     assert weather.call(primary, "Oslo") == "not known at the moment"
-    assert weather.counts() == {"primary": 1, "cached": 1, "refusal": 1}
+    assert weather.counts() == {"primary": 1, "cached": 1, "default": 1}
 
 
 @pytest.mark.statement("S4-47")
 def test_an_answer_says_whose_it_is():
-    weather = Fallback(cached, refusal)
+    weather = Fallback(cached, default)
     own = weather.outcome(str.upper, "rome")
     assert (own.source, own.used_fallback, own.attempts) == ("primary", False, 1)
     other = weather.outcome(primary, "Oslo")
-    assert (other.source, other.used_fallback, other.attempts) == ("refusal", True, 3)
+    assert (other.source, other.used_fallback, other.attempts) == ("default", True, 3)
     assert [type(each) for each in other.failures] == [Down, Missing]
 
 
@@ -115,7 +115,7 @@ async def primary_async(city):
 
 
 def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_error():
-    weather = Fallback(refusal, on=odd)
+    weather = Fallback(default, on=odd)
     for outcome in (
         weather.outcome(primary, "Rome"),
         asyncio.run(weather.outcome_async(primary_async, "Rome")),
@@ -130,7 +130,7 @@ def test_the_error_of_a_predicate_keeps_the_failure_where_another_one_is_handled
         try:
             raise KeyError
         except KeyError:
-            Fallback(refusal, on=odd).call(primary, "Rome")
+            Fallback(default, on=odd).call(primary, "Rome")
     assert type(raised.value.__cause__) is Down
 
 
@@ -140,7 +140,7 @@ def test_what_a_predicate_ends_the_program_with_passes(end):
         raise end
 
     with pytest.raises(end):
-        Fallback(refusal, on=ends).outcome(primary, "Rome")
+        Fallback(default, on=ends).outcome(primary, "Rome")
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError, MisuseError])
@@ -149,14 +149,14 @@ def test_what_ends_the_program_or_the_task_is_never_answered_by_another(end):
         raise end
 
     with pytest.raises(end):
-        Fallback(refusal).call(ends, "Rome")
+        Fallback(default).call(ends, "Rome")
     with pytest.raises(end):
-        Fallback(ends, refusal).outcome(primary, "Rome")
+        Fallback(ends, default).outcome(primary, "Rome")
 
 
 @pytest.mark.statement("S4-46")
 def test_every_answer_has_to_be_acceptable():
-    weather = Fallback(lambda city: "", refusal, accept=bool)
+    weather = Fallback(lambda city: "", default, accept=bool)
     outcome = weather.outcome(lambda city: None, "Rome")
     assert outcome.value == "not known at the moment"
     assert [type(each) for each in outcome.failures] == [UnacceptableResultError] * 2
@@ -166,10 +166,10 @@ def test_every_answer_has_to_be_acceptable():
 @pytest.mark.statement("S4-39")
 def test_it_answers_for_the_call_that_fails_and_for_the_open_circuit():
     breaker = CircuitBreaker("weather", window=Consecutive(2), clock=VirtualClock())
-    guarded, answered = breaker.wrap(primary), Fallback(refusal)
+    guarded, answered = breaker.wrap(primary), Fallback(default)
     outcomes = [answered.outcome(guarded, "Rome") for _ in range(3)]
     assert [type(each.failures[0]) for each in outcomes] == [Down, Down, CircuitOpenError]
-    assert all(each.source == "refusal" for each in outcomes)
+    assert all(each.source == "default" for each in outcomes)
 
 
 @pytest.mark.statement("S4-39")
@@ -237,7 +237,7 @@ def test_fallback_is_reported_and_a_failing_listener_changes_nothing():
 
 
 def test_it_is_a_strategy_and_keeps_the_name_of_what_it_wraps():
-    weather = Fallback(refusal)
+    weather = Fallback(default)
     assert isinstance(weather, Strategy)
     assert weather.wrap(primary).__name__ == "primary"
     assert weather.wrap(primary)("Rome") == "not known at the moment"
@@ -250,14 +250,14 @@ def test_how_long_it_took_is_measured():
         clock.advance(3)
         raise Down
 
-    assert Fallback(refusal, clock=clock).outcome(slow, "Rome").elapsed == 3
+    assert Fallback(default, clock=clock).outcome(slow, "Rome").elapsed == 3
 
 
 def ends(city):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("link", [refusal, cached, ends])
+@pytest.mark.parametrize("link", [default, cached, ends])
 @pytest.mark.parametrize("on", [Exception, Missing, odd])
 def test_a_call_leaves_no_cycle(link, on):
     weather = Fallback(link, on=on)
@@ -292,8 +292,8 @@ def test_what_a_failure_is_like_does_not_matter():
     assert (type(outcome.exception), outcome.attempts) == (Missing, 2)
     outcome = Fallback(odd, odd).outcome(odd, "Rome")
     assert (type(outcome.exception), outcome.attempts) == (Odd, 3)
-    outcome = Fallback(refusal, accept=lambda answer: isinstance(answer, str)).outcome(Odd, "Rome")
-    assert (outcome.value, outcome.attempts) == (refusal("Rome"), 2)
+    outcome = Fallback(default, accept=lambda answer: isinstance(answer, str)).outcome(Odd, "Rome")
+    assert (outcome.value, outcome.attempts) == (default("Rome"), 2)
 
 
 def test_a_link_may_be_called_what_the_first_one_is():
@@ -301,7 +301,7 @@ def test_a_link_may_be_called_what_the_first_one_is():
         return "from elsewhere"
 
     assert Fallback(primary).outcome(globals()["primary"], "Rome").used_fallback
-    assert not Fallback(refusal).outcome(primary, "Rome").used_fallback
+    assert not Fallback(default).outcome(primary, "Rome").used_fallback
     assert not Fallback(cached).outcome(cached, "Oslo").used_fallback
 
 
@@ -311,11 +311,11 @@ def test_a_link_may_be_called_what_the_first_one_is():
         ((), {}, "at least one function"),
         ((17,), {}, "takes functions to fall back on, got 17"),
         ((dict,), {}, "takes functions"),
-        ((refusal,), {"on": 17}, "17"),
-        ((refusal,), {"accept": 17}, "accept must be callable"),
-        ((refusal,), {"name": ""}, "name must be a non-empty str"),
-        ((refusal,), {"listeners": [17]}, "listeners"),
-        ((refusal,), {"clock": 17}, "clock must"),
+        ((default,), {"on": 17}, "17"),
+        ((default,), {"accept": 17}, "accept must be callable"),
+        ((default,), {"name": ""}, "name must be a non-empty str"),
+        ((default,), {"listeners": [17]}, "listeners"),
+        ((default,), {"clock": 17}, "clock must"),
     ],
 )
 def test_fallback_with_wrong_settings_is_rejected(links, given, problem):
@@ -325,6 +325,6 @@ def test_fallback_with_wrong_settings_is_rejected(links, given, problem):
 
 @pytest.mark.parametrize("setting", ["fallbacks", "on", "accept", "name", "listeners"])
 def test_setting_of_a_fallback_cannot_be_assigned(setting):
-    fallback = Fallback(refusal)
+    fallback = Fallback(default)
     with pytest.raises(AttributeError, match=rf"{setting} of a Fallback .*; make another Fallback"):
         setattr(fallback, setting, None)

@@ -120,7 +120,7 @@ class Operations(HasListeners):
         :raises InconsistentKeyError: the key is not valid.
 
         >>> with Operations().start_once("order-17/charge") as operation:
-        ...     if operation.result is None:
+        ...     if not operation.result:
         ...         print(operation.complete({"receipt": 1}))
         {'receipt': 1}
         """

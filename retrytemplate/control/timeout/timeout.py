@@ -75,7 +75,7 @@ class Timeout(Observed, StrategyBase):
 
     :param seconds: the limit; a number or a ``timedelta``.
     :param kind: what limit it is; it is on the error, as ``kind``, so that a request that took too
-        long can be told from a database that did.
+        long can be distinguished from a database that did.
     :param on_timeout: the value of a call that was cancelled or abandoned at the limit, or a
         synchronous function without parameters that returns it; left out: the error is raised.
     :param floor: what an attempt inside needs, at least: with less left a template begins none.

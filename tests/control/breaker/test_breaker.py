@@ -41,7 +41,7 @@ class Down(Exception):
     """What the service does when it fails."""
 
 
-class Told(ControlListener):
+class Recorded(ControlListener):
     def __init__(self):
         self.events = []
 
@@ -70,7 +70,7 @@ def clock():
 
 @pytest.fixture
 def told():
-    return Told()
+    return Recorded()
 
 
 @pytest.fixture

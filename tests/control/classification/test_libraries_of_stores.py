@@ -125,7 +125,7 @@ def connect(url, by_sqlalchemy):
 
 
 @pytest.mark.parametrize("by_sqlalchemy", [True, False], ids=["SQLAlchemy", "psycopg"])
-@pytest.mark.parametrize("change", [{"username": "nobody"}, {"database": "nothing"}], ids=str)
+@pytest.mark.parametrize("change", [{"username": "unknown"}, {"database": "nothing"}], ids=str)
 def test_a_server_that_knows_neither_the_user_nor_the_database_is_asked_once(
     url, change, by_sqlalchemy
 ):
@@ -134,7 +134,7 @@ def test_a_server_that_knows_neither_the_user_nor_the_database_is_asked_once(
 
 
 @pytest.mark.parametrize("by_sqlalchemy", [True, False], ids=["SQLAlchemy", "psycopg"])
-@pytest.mark.parametrize("change, alerts", [({"username": "nobody"}, 1), ({"database": "no"}, 0)])
+@pytest.mark.parametrize("change, alerts", [({"username": "unknown"}, 1), ({"database": "no"}, 0)])
 def test_unknown_user_of_a_server_sends_an_alert(url, change, alerts, by_sqlalchemy):
     told = []
     asking = template(POSTGRESQL, listeners=[AuthenticationAlert(told.append)])

@@ -100,9 +100,9 @@ def test_a_kind_without_a_rule_has_the_default_or_passes():
 
 def test_other_exceptions_pass():
     anything = ServiceErrors({}, default=(TooLate, True))
-    with pytest.raises(OSError, match="refused"):
-        anything.call(raising(OSError("refused")))
-    assert not anything.is_retryable(OSError("refused"))
+    with pytest.raises(OSError, match="reset"):
+        anything.call(raising(OSError("reset")))
+    assert not anything.is_retryable(OSError("reset"))
     assert anything.call(int, "17") == 17
     assert asyncio.run(anything.call_async(int, "17")) == 17
     with pytest.raises(KeyboardInterrupt):

@@ -450,13 +450,13 @@ def test_it_waits_as_is_usual_over_http_where_nothing_is_said():
 
 
 def test_the_template_takes_the_settings_of_one():
-    class Told(RetryListener):
+    class Recorded(RetryListener):
         closed = 0
 
         def close(self, context, exception):
             self.closed += 1
 
-    told = Told()
+    told = Recorded()
     template = http_retry(name="shop", listeners=[told])
     assert isinstance(template, RetryTemplate)
     assert template.name == "shop"

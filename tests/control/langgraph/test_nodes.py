@@ -55,7 +55,7 @@ class Script:
         return {**state, "answer": 31}
 
 
-class Told:
+class Recorded:
     def __init__(self):
         self.events = []
 
@@ -265,7 +265,7 @@ def test_who_answers_in_time_is_not_asked_for_another_answer():
 
 @every_node
 def test_open_circuit_rejects_the_run_and_the_fallback_returns_the_state(made):
-    told = Told()
+    told = Recorded()
     breaker = CircuitBreaker("weather", window=Consecutive(2), listeners=[told])
     script = Script(Down(), Down())
     node = with_breaker(breaker, fallback=unknown)(made(script))

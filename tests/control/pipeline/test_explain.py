@@ -53,7 +53,7 @@ def cached():
     """Answers where the other side does not."""
 
 
-def refusal():
+def default():
     """Answers if no other function does."""
 
 
@@ -170,7 +170,7 @@ def test_good_pipeline_is_explained_in_order_without_warnings():
         ),
         (bulkhead(limit=1, queue=0, per_key=1), "1 call at once, 1 of each key, none waits"),
         (Fallback(cached), "where the call fails, cached answers"),
-        (Fallback(cached, refusal), "where the call fails, cached, refusal answer in turn"),
+        (Fallback(cached, default), "where the call fails, cached, default answer in turn"),
         (
             hedge(max_hedges=2),
             "where an answer takes longer than 0.05 s, the same is asked again, 2 times at most; "
@@ -440,7 +440,7 @@ def test_limits_of_the_parts_add_up_and_one_for_the_whole_cuts_the_sum():
         ([template(3, FixedBackoff(1.0)).bind()], 2.0, 8.0),
         ([template(2, FixedBackoff(1.0)), bulkhead(max_wait=1.5)], 2.0, 8.0),
         ([RetryTemplate(TimeoutRetryPolicy(9))], 2.0, 11.0),
-        ([Fallback(cached, refusal)], 2.0, 6.0),
+        ([Fallback(cached, default)], 2.0, 6.0),
         ([Fallback(cached), Timeout(1.0)], None, inf),
         ([template(3, FixedBackoff(lambda failures, error: error.status))], 2.0, inf),
         ([hedge(0.5, max_hedges=2)], 2.0, 3.0),

@@ -39,7 +39,7 @@ class Sees:
         return update_wrapper(partial(self.call, fn), fn)
 
 
-class Told(ControlListener):
+class Recorded(ControlListener):
     def __init__(self):
         self.events = []
 
@@ -162,13 +162,13 @@ def around(clock, told):
     }
 
 
-places = pytest.mark.parametrize("place", around(VirtualClock(), Told()))
+places = pytest.mark.parametrize("place", around(VirtualClock(), Recorded()))
 
 
 @places
 @every_way
 def test_call_that_took_too_long_is_reported_with_the_function_name(place, way):
-    clock, told = VirtualClock(), Told()
+    clock, told = VirtualClock(), Recorded()
     way(around(clock, told)[place])(clock.advance, 2.0)
     assert [event.operation for event in told.events] == [
         "retrytemplate.testing.clock.VirtualClock.advance"
@@ -178,7 +178,7 @@ def test_call_that_took_too_long_is_reported_with_the_function_name(place, way):
 @places
 @pytest.mark.parametrize("way", ["call_async", "outcome_async", "wrap"])
 def test_so_is_one_that_was_cut(place, way):
-    clock, told = VirtualClock(), Told()
+    clock, told = VirtualClock(), Recorded()
     pipeline = around(clock, told)[place]
 
     async def main():
@@ -199,7 +199,7 @@ def test_an_object_that_is_called_has_the_name_of_its_class():
         def __call__(self):
             clock.advance(2.0)
 
-    clock, told = VirtualClock(), Told()
+    clock, told = VirtualClock(), Recorded()
     Pipeline(Timeout(1.0, listeners=[told], clock=clock), breaker()).outcome(Slow())
     assert [event.operation.rpartition(".")[2] for event in told.events] == ["Slow"]
 

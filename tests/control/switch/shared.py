@@ -2,7 +2,7 @@
 
 from retrytemplate.control import ControlListener, MemorySwitchStore
 
-__all__ = ["REASON", "SharedStore", "Told", "stopped"]
+__all__ = ["REASON", "Recorded", "SharedStore", "stopped"]
 
 REASON = "charged twice, incident 9"
 
@@ -42,7 +42,7 @@ class SharedStore(MemorySwitchStore):
 
     def _look(self):
         if self.down:
-            raise OSError("connection refused")
+            raise OSError("connection reset")
 
     def wipe(self):
         """Lose everything, as a server without a disk does."""
@@ -51,7 +51,7 @@ class SharedStore(MemorySwitchStore):
         self._last = 0
 
 
-class Told(ControlListener):
+class Recorded(ControlListener):
     """Remembers the events."""
 
     def __init__(self):

@@ -14,7 +14,7 @@ from retrytemplate import (
 )
 from retrytemplate.control import KillSwitch, MemorySwitchStore
 from retrytemplate.testing import GuardConformance, VirtualClock
-from tests.control.switch.shared import REASON, SharedStore, Told, stopped
+from tests.control.switch.shared import REASON, Recorded, SharedStore, stopped
 from tests.support.event_loops import LOOPS
 from tests.support.gc_probe import left_by
 
@@ -41,7 +41,7 @@ def at_once(work, threads=THREADS):
 @pytest.mark.usefixtures("switching")
 @pytest.mark.parametrize("kind", [MemorySwitchStore, SharedStore])
 def test_of_many_commands_at_once_none_is_lost(kind):
-    told, heard = [], Told()
+    told, heard = [], Recorded()
     switch = KillSwitch(kind(), notifiers=[told.append], listeners=[heard])
 
     def command(number):
@@ -173,7 +173,7 @@ def test_change_of_another_thread_is_reported_once():
                 stopped(switch)
             return found
 
-    store, told = Beginning(), Told()
+    store, told = Beginning(), Recorded()
     store.begun = False
     switch = KillSwitch(store, listeners=[told])
     stopped(switch, segment="search")
@@ -280,7 +280,7 @@ def test_a_task_that_is_cancelled_while_the_store_is_asked_leaves_the_switch_in_
 
 @loops
 def test_rejection_in_a_task_notifies_the_listeners(loop):
-    told = Told()
+    told = Recorded()
     switch = KillSwitch(listeners=[told])
     stopped(switch)
     with pytest.raises(KillSwitchActiveError):
@@ -323,7 +323,7 @@ def test_a_key_comes_from_the_context_where_a_canary_asks_for_it():
 
 @pytest.mark.parametrize("way", ["alone", "in a template"])
 def test_rejection_leaves_no_cycle(way):
-    switch = KillSwitch(listeners=[Told()])
+    switch = KillSwitch(listeners=[Recorded()])
     stopped(switch)
     guard = switch.guard(segment="billing")
     template = RetryTemplate(guards=[guard])

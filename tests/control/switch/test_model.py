@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from retrytemplate import SwitchRefusedError
 from retrytemplate.control import KillSwitch
 from retrytemplate.testing import VirtualClock
-from tests.control.switch.shared import REASON, SharedStore, Told
+from tests.control.switch.shared import REASON, Recorded, SharedStore
 
 SCOPES = [
     ("everything", True),
@@ -44,7 +44,7 @@ class Switches(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self.now = self.clock.time
         store = SharedStore(clock=self.clock)
-        self.told, self.heard = [], Told()
+        self.told, self.heard = [], Recorded()
         self.switch = KillSwitch(
             store, clock=self.clock, notifiers=[self.notify], listeners=[self.heard]
         )

@@ -1,7 +1,7 @@
 """Several processes share a kill switch: all of them stop, although some are killed.
 
 A check that begins later than ``stale_after`` after a stop was acknowledged does not let the work
-go on: however slow the machine is, that can be said, since the check looks at its own clock.
+continue: however slow the machine is, that can be said, since the check looks at its own clock.
 """
 
 import os
@@ -88,7 +88,7 @@ class Crew:
         """Stop the work until each watcher rejects it, then until each works again."""
         self.switch.stop(segment=WORK, reason=REASON, by=BY, permanent=True)
         acknowledged = time.monotonic()
-        self.wait_for_each(watching, "refuses")
+        self.wait_for_each(watching, "rejects")
         self.stopped.append((acknowledged, time.monotonic()))
         self.switch.resume(segment=WORK, by=BY, justification=REASON)
         self.wait_for_each(watching, "works")
@@ -101,7 +101,7 @@ class Crew:
         self.wait_until(lambda: set(self.ids()) <= {row["key"] for row in self.told()})
 
     def told(self):
-        return self.rows("tells")
+        return self.rows("notifies")
 
     def end(self):
         self.stop_file.touch()

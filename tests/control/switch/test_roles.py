@@ -6,7 +6,7 @@ from sqlalchemy import make_url, text
 from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.testing import VirtualClock
-from tests.control.switch.shared import Told, stopped
+from tests.control.switch.shared import Recorded, stopped
 
 LOOKS = "eval evalsha hget hlen hmget llen lrange zcard zrangebyscore"
 COMMANDS = f"{LOOKS} hdel hset lindex rpush time zadd zrange zrem"
@@ -99,7 +99,7 @@ def test_a_role_that_may_look_only_says_once_that_it_cannot_lift_what_is_due(
         stopped(switch)
     clock.advance(3600)
     store = SQLSwitchStore(role("SELECT"), postgresql.prefix)
-    with KillSwitch(store, clock=clock, listeners=[Told()]) as looking:
+    with KillSwitch(store, clock=clock, listeners=[Recorded()]) as looking:
         for _ in range(3):
             looking.refresh()
         assert looking.check(segment="billing")

@@ -21,7 +21,7 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
-from tests.control.switch.shared import REASON, SharedStore, Told, stopped
+from tests.control.switch.shared import REASON, Recorded, SharedStore, stopped
 
 STALE = 5.0
 WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
@@ -163,7 +163,7 @@ def test_unreferenced_switch_is_collected_and_its_thread_ends(store):
 
 
 def test_listeners_hear_of_what_others_have_changed_once(make, clock):
-    told = Told()
+    told = Recorded()
     here, there = make(listeners=[told]), make()
     here.check()
     stopped(there)
@@ -177,7 +177,7 @@ def test_listeners_hear_of_what_others_have_changed_once(make, clock):
 
 
 def test_listeners_hear_of_what_others_have_changed_though_a_command_saw_it_first(make):
-    told = Told()
+    told = Recorded()
     here, there = make(listeners=[told]), make()
     here.check()
     stopped(there)
@@ -189,7 +189,7 @@ def test_listeners_hear_of_what_others_have_changed_though_a_command_saw_it_firs
 
 def test_what_happened_before_is_no_news(make, clock):
     stopped(make())
-    told = Told()
+    told = Recorded()
     here = make(listeners=[told])
     here.check()
     clock.advance(STALE)
@@ -198,7 +198,7 @@ def test_what_happened_before_is_no_news(make, clock):
 
 
 def test_listeners_hear_of_all_that_has_happened_however_much_it_is(make):
-    told = Told()
+    told = Recorded()
     here, there = make(listeners=[told]), make()
     here.check()
     names = [f"shop {number}" for number in range(250)]
@@ -213,7 +213,7 @@ def test_listeners_hear_of_all_that_has_happened_however_much_it_is(make):
 def test_listeners_hear_of_what_happens_after_the_store_has_lost_everything(
     make, store, clock, changes
 ):
-    told = Told()
+    told = Recorded()
     here, there = make(listeners=[told]), make()
     here.check()
     for name in ("billing", "search", "export"):
@@ -229,7 +229,7 @@ def test_listeners_hear_of_what_happens_after_the_store_has_lost_everything(
 
 
 def test_listeners_hear_of_nothing_twice_though_the_records_before_it_are_deleted(make, store):
-    told = Told()
+    told = Recorded()
     here, there = make(listeners=[told]), make()
     here.check()
     for name in ("billing", "search", "export"):
@@ -381,7 +381,7 @@ def test_a_notifier_may_command(make):
 
 
 def test_a_listener_that_raises_breaks_nothing(make, caplog):
-    class Broken(Told):
+    class Broken(Recorded):
         def on_event(self, event):
             raise ValueError("broken listener")
 
@@ -433,7 +433,7 @@ def test_change_of_a_killed_process_is_reported_by_another(tmp_path):
 
 @pytest.mark.statement("S4-73")
 def test_unavailable_store_keeps_the_last_state_and_is_reported_once(make, store, clock):
-    told = Told()
+    told = Recorded()
     switch = make(listeners=[told])
     stopped(switch)
     told.events.clear()
@@ -450,7 +450,7 @@ def test_unavailable_store_keeps_the_last_state_and_is_reported_once(make, store
     assert isinstance(lost, SwitchStoreLost)
     assert (lost.age, str(lost.error)) == (
         STALE,
-        "the store of the kill switch cannot be read: OSError: connection refused",
+        "the store of the kill switch cannot be read: OSError: connection reset",
     )
     assert isinstance(back, SwitchStoreRecovered)
     assert back.outage == 5 * STALE
@@ -465,7 +465,7 @@ def test_a_snapshot_says_how_old_what_is_known_is(make, store, clock):
     switch.check()
     snapshot = switch.snapshot()
     assert (snapshot.age, snapshot.lost, snapshot.version) == (60, True, 0)
-    assert "connection refused" in snapshot.error
+    assert "connection reset" in snapshot.error
     assert "as known 1 min ago" in str(switch.report())
 
 
@@ -508,7 +508,7 @@ def test_where_the_store_was_never_there_it_is_as_was_said(make, store, clock, u
         assert "the store has not answered yet" in switch.check().reason
         with pytest.raises(KillSwitchActiveError):
             switch.guard().call(int, "17")
-    with pytest.raises(SwitchStoreError, match=r"has not answered yet: .*connection refused"):
+    with pytest.raises(SwitchStoreError, match=r"has not answered yet: .*connection reset"):
         switch.report()
     store.down = False
     clock.advance(STALE)
@@ -528,7 +528,7 @@ def test_a_command_fails_where_the_store_is_away_and_changes_nothing(make, store
     }[command]
     cause = ["provider outage"] if command == "trigger" else []
     store.down = True
-    with pytest.raises(SwitchStoreError, match="connection refused"):
+    with pytest.raises(SwitchStoreError, match="connection reset"):
         getattr(switch, command)(*cause, segment="billing", **given)
     store.down = False
     assert [each.action for each in switch.audit()] == ["resumed", "stopped"]
@@ -570,7 +570,7 @@ RUBBISH = {
 
 @pytest.mark.parametrize("text", RUBBISH.values(), ids=RUBBISH)
 def test_a_store_that_holds_rubbish_is_as_one_that_is_away(make, store, clock, text):
-    told = Told()
+    told = Recorded()
     switch, fresh = make(listeners=[told]), make()
     stopped(switch)
     store.commit(1, text, [])
@@ -593,7 +593,7 @@ def test_a_store_that_answers_with_something_else_is_as_one_that_is_away(make, s
 def test_corrupt_record_is_skipped_by_the_notifiers(make, store, caplog):
     told = []
     store.commit(0, "", ["rubbish"])
-    switch = make(notifiers=[told.append], listeners=[Told()])
+    switch = make(notifiers=[told.append], listeners=[Recorded()])
     stopped(switch)
     assert [each.action for each in told] == ["stopped"]
     assert "record 1 reaches no notifier" in caplog.text
@@ -671,7 +671,7 @@ def refusing(*arguments, **settings):
 @pytest.fixture
 def watching(make, clock):
     """A switch that is to lift a stop, and to notify of another one."""
-    heard, told = Told(), []
+    heard, told = Recorded(), []
     switch = make(listeners=[heard], notifiers=[lambda record: told.append(record.scope.name)])
     switch.check()
     stopped(make())

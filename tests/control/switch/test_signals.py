@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from retrytemplate.control import KillSwitch, _enclosing
-from tests.control.switch.shared import SharedStore, Told, stopped
+from tests.control.switch.shared import Recorded, SharedStore, stopped
 from tests.support.signal_injection import Signal, left_behind
 
 WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
@@ -55,7 +55,9 @@ def check(switch):
 @pytest.mark.parametrize("work", [command, check])
 def test_other_threads_continue_after_a_signal(work):
     def run(signal):
-        switch = KillSwitch(SharedStore(), 0.0, listeners=[Told()], notifiers=[lambda record: None])
+        switch = KillSwitch(
+            SharedStore(), 0.0, listeners=[Recorded()], notifiers=[lambda record: None]
+        )
         with suppress(Signal), signal:
             work(switch)
         other = Thread(target=command, args=(switch,), daemon=True)

@@ -5,7 +5,7 @@ import pytest
 from retrytemplate import KillSwitchActiveError
 from retrytemplate.control import KillSwitch
 from retrytemplate.testing import VirtualClock
-from tests.control.switch.shared import REASON, SharedStore, Told, stopped
+from tests.control.switch.shared import REASON, Recorded, SharedStore, stopped
 
 DAY = 86400
 
@@ -149,7 +149,7 @@ def test_a_report_of_nothing_says_so(switch):
 
 
 def test_listeners_hear_of_what_time_does(clock):
-    told = Told()
+    told = Recorded()
     switch = KillSwitch(clock=clock, listeners=[told])
     stopped(switch)
     clock.advance(3600)

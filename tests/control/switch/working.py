@@ -43,7 +43,7 @@ class Worker:
             while self.goes_on():
                 at = time.monotonic()
                 allowed = switch.check(segment=WORK).allowed
-                self.witness.add("works" if allowed else "refuses", WORK, at=at)
+                self.witness.add("works" if allowed else "rejects", WORK, at=at)
 
     def stare(self):
         """Look all the time; say what came of the first look after a while without any."""
@@ -59,7 +59,7 @@ class Worker:
                     last = at
 
     def tell(self, record):
-        self.witness.add("tells", record.id)
+        self.witness.add("notifies", record.id)
         time.sleep(0.002)
 
     def command(self):

@@ -184,11 +184,11 @@ def test_a_plain_iterator_is_looked_at_with_each_item(clock):
 def test_slow_stream_is_reported(clock):
     told = []
 
-    class Told(ControlListener):
+    class Recorded(ControlListener):
         def on_event(self, event):
             told.append(event)
 
-    limits = StreamTimeout(first=1.0, name="answers", listeners=[Told()], clock=clock)
+    limits = StreamTimeout(first=1.0, name="answers", listeners=[Recorded()], clock=clock)
 
     async def main():
         return await collected(limits.over(tokens(clock, [9.0])))
@@ -201,11 +201,11 @@ def test_slow_stream_is_reported(clock):
 def test_stream_that_ends_between_two_items_is_reported(clock):
     told = []
 
-    class Told(ControlListener):
+    class Recorded(ControlListener):
         def on_event(self, event):
             told.append(event)
 
-    items = StreamTimeout(total=4.0, listeners=[Told()], clock=clock).over([1, 2])
+    items = StreamTimeout(total=4.0, listeners=[Recorded()], clock=clock).over([1, 2])
     next(items)
     clock.advance(5)
     with pytest.raises(DeadlineExceededError) as raised:

@@ -68,7 +68,7 @@ def test_each_asynchronous_call_is_cancelled_at_the_limit(runs, clock):
 
 @pytest.mark.parametrize("on_timeout", [None, "substitute"])
 def test_late_synchronous_call_is_returned_and_reported(on_timeout, clock, caplog):
-    told = Told()
+    told = Recorded()
     settings = {} if on_timeout is None else {"on_timeout": on_timeout}
     limited = Timeout(2.0, name="prices", listeners=[told], clock=clock, **settings)
     charge = charging(clock, 2.5)
@@ -113,7 +113,7 @@ def charging(clock, seconds):
 @runs
 @pytest.mark.parametrize("on_timeout", [None, "substitute"])
 def test_late_synchronous_call_in_a_task_is_returned_and_reported(runs, on_timeout, clock):
-    told = Told()
+    told = Recorded()
     settings = {} if on_timeout is None else {"on_timeout": on_timeout}
     limited = Timeout(2.0, listeners=[told], clock=clock, **settings)
 
@@ -127,7 +127,7 @@ def test_late_synchronous_call_in_a_task_is_returned_and_reported(runs, on_timeo
 
 
 def test_synchronous_call_within_its_limit_is_not_reported(clock, caplog):
-    told = Told()
+    told = Recorded()
     limited = Timeout(2.0, listeners=[told], clock=clock)
     assert limited.call(charging(clock, 2.0)) == "charge 1"
     assert (told.events, caplog.records) == ([], [])
@@ -161,7 +161,7 @@ def test_overrun_in_a_pipeline_is_logged_with_the_function(entry, clock, caplog)
 @pytest.mark.statement("S1-26")
 @runs
 def test_late_value_that_is_discarded_is_an_error_of_unknown_outcome(runs, clock):
-    told = Told()
+    told = Recorded()
     limited = Timeout(2.0, on_late_result="discard", listeners=[told], clock=clock)
     assert limited.call(clock.advance, 2.0) is None
     with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds") as raised:
@@ -430,7 +430,7 @@ def test_steps_with_limits_of_their_own_end_with_the_limit_around_them(runs, clo
 # -- notifications ---------------------------------------------------------------------------------
 
 
-class Told(ControlListener):
+class Recorded(ControlListener):
     def __init__(self):
         self.events = []
 
@@ -441,7 +441,7 @@ class Told(ControlListener):
 @pytest.mark.statement("S1-20")
 @runs
 def test_the_caller_waits_for_the_cleanup_and_the_event_has_limit_and_time(runs, clock):
-    told = Told()
+    told = Recorded()
     limited = Timeout(1.0, kind="partner read", name="prices", listeners=[told], clock=clock)
 
     async def needs_a_while():
@@ -491,7 +491,7 @@ def test_in_the_record_of_an_attempt_that_was_cut_is_the_time_of_its_cleanup(clo
 
 @pytest.mark.statement("S0-15")
 def test_log_and_event_say_which_operation_took_too_long_and_which_limit_that_was(clock, caplog):
-    told = Told()
+    told = Recorded()
     template = RetryTemplate(
         SimpleRetryPolicy(9, retry_on=TimeoutError),
         attempt_timeout=1.5,
@@ -518,7 +518,7 @@ def test_log_and_event_say_which_operation_took_too_long_and_which_limit_that_wa
 
 
 def test_only_exceeded_limits_of_nested_ones_are_reported(clock):
-    told = Told()
+    told = Recorded()
     outer = Timeout(9.0, name="outer", listeners=[told], clock=clock)
     inner = Timeout(2.0, name="inner", listeners=[told], clock=clock)
     outer.call(inner.call, clock.advance, 3.0)
@@ -528,7 +528,7 @@ def test_only_exceeded_limits_of_nested_ones_are_reported(clock):
 
 
 def test_template_that_starts_no_attempt_is_reported_before_the_limit(clock):
-    told = Told()
+    told = Recorded()
     template = RetryTemplate(SimpleRetryPolicy(9), FixedBackoff(3.0), clock=clock)
     with pytest.raises(DeadlineExceededError):
         Timeout(4.0, listeners=[told], clock=clock).call(template.wrap(lambda: 1 / 0))
@@ -542,7 +542,7 @@ def test_template_that_starts_no_attempt_is_reported_before_the_limit(clock):
 def test_clients_own_timeout_differs_from_the_enclosing_limit(runs, clock):
     import httpx
 
-    told = Told()
+    told = Recorded()
     limited = Timeout(2.0, kind="request", listeners=[told], clock=clock)
 
     async def slow(seconds):

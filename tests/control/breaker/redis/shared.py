@@ -12,7 +12,7 @@ from retrytemplate.testing import VirtualClock
 from tests.support import valkey
 from tests.support.proxy import Proxy
 
-__all__ = ["MICROSECONDS", "Down", "Sharing", "Told", "failing", "fine"]
+__all__ = ["MICROSECONDS", "Down", "Recorded", "Sharing", "failing", "fine"]
 
 numbers = count(1)
 MICROSECONDS = 1_000_000
@@ -30,7 +30,7 @@ def fine():
     return "fine"
 
 
-class Told(ControlListener):
+class Recorded(ControlListener):
     def __init__(self):
         self.events = []
 

@@ -8,7 +8,7 @@ import pytest
 from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, Consecutive
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
-from tests.control.breaker.redis.shared import Down, Told, failing, fine
+from tests.control.breaker.redis.shared import Down, Recorded, failing, fine
 
 # The threads look by themselves only where a test wants it: in real time, and these take none.
 NEVER = 3600.0
@@ -130,7 +130,7 @@ def test_success_between_two_failures_counts_between_them(sharing, cached):
 
 
 def test_thread_reports_changes_of_other_processes(cached):
-    told = Told()
+    told = Recorded()
     first, second = cached(), cached(stale_after=0.05, listeners=[told])
     call(second, fine)
     first.force_open(by="kim", reason="they asked us to")

@@ -19,7 +19,7 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import ScriptedRandom, VirtualClock
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
-from tests.control.breaker.redis.shared import Down, Told, failing, fine
+from tests.control.breaker.redis.shared import Down, Recorded, failing, fine
 from tests.support import valkey
 from tests.support.postgres import free_port
 from tests.support.proxy import Proxy
@@ -61,7 +61,7 @@ def none_is_left():
 
 @modes
 def test_without_the_store_each_process_judges_for_itself(mode):
-    told = Told()
+    told = Recorded()
     breaker = made(away(mode=mode), listeners=[told])
     for _ in range(3):
         with pytest.raises(Down):
@@ -119,7 +119,7 @@ def test_a_store_that_goes_during_a_call_does_not_change_how_it_ends(
 def test_a_failure_that_the_store_does_not_hear_of_opens_nothing_where_it_must_not_be_lost(
     valkey_binary, tmp_path
 ):
-    told = Told()
+    told = Recorded()
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, on_store_error="raise")
         breaker = made(store, window=Consecutive(1), listeners=[told])
@@ -139,7 +139,7 @@ def test_a_failure_that_the_store_does_not_hear_of_opens_nothing_where_it_must_n
 def test_a_result_from_while_the_store_was_away_is_late_when_it_is_back(
     valkey_binary, tmp_path, mode
 ):
-    told = Told()
+    told = Recorded()
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, mode=mode, stale_after=0.02, timeout=0.5)
         breaker = made(store, listeners=[told], window=Consecutive(1))
@@ -157,7 +157,7 @@ def test_a_result_from_while_the_store_was_away_is_late_when_it_is_back(
 
 @modes
 def test_when_the_store_is_back_it_is_used_again(valkey_binary, tmp_path, mode):
-    told = Told()
+    told = Recorded()
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, mode=mode, stale_after=0.02, timeout=0.5)
         breaker = made(store, listeners=[told], clock=VirtualClock(), window=Calls(10))
@@ -360,7 +360,7 @@ def test_a_server_that_has_forgotten_the_latest_changes_counts_failures_again(sh
 
 class TestOtherRules:
     def test_circuits_with_other_rules_are_not_mixed_and_reported(self, sharing):
-        told = Told()
+        told = Recorded()
         first = sharing.breaker(window=Consecutive(3))
         other = sharing.breaker(window=Consecutive(1), listeners=[told])
         call(first, failing)
@@ -422,7 +422,7 @@ def test_an_open_time_without_the_store_has_its_jitter():
 
 def test_rejections_without_the_store_are_counted_with_the_rest(valkey_binary, tmp_path):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
-        told = Told()
+        told = Recorded()
         store = RedisCircuitStore(server.url, stale_after=0.02)
         breaker = made(store, listeners=[told])
         breaker.force_open(by="kim", reason="they asked us to")

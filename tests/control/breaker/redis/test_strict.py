@@ -8,7 +8,7 @@ import pytest
 from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, LateResult
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
-from tests.control.breaker.redis.shared import Down, Told, failing, fine
+from tests.control.breaker.redis.shared import Down, Recorded, failing, fine
 from tests.support.thread_crowd import come_and_go
 
 
@@ -93,7 +93,7 @@ def test_what_decides_nothing_gives_its_permit_back(sharing, say):
 
 
 def test_a_result_of_another_time_moves_nothing(sharing):
-    told = Told()
+    told = Recorded()
     first, second = sharing.breaker(listeners=[told]), sharing.breaker()
     slow = first.permit()
     assert slow.acquire() is None
@@ -107,7 +107,7 @@ def test_a_result_of_another_time_moves_nothing(sharing):
 
 @pytest.mark.statement("S4-41")
 def test_every_process_notifies_its_listeners_of_a_change_once(sharing):
-    heard = [Told(), Told()]
+    heard = [Recorded(), Recorded()]
     first, second = (sharing.breaker(listeners=[each]) for each in heard)
     call(first, failing, failing, failing)
     call(second, fine, fine)
@@ -118,7 +118,7 @@ def test_every_process_notifies_its_listeners_of_a_change_once(sharing):
 
 
 def test_what_is_done_by_hand_holds_for_all(sharing):
-    told = Told()
+    told = Recorded()
     first, second = sharing.breaker(), sharing.breaker(listeners=[told])
     first.force_open(by="kim", reason="they asked us to", seconds=60)
     shown = second.snapshot()
