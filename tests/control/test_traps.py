@@ -16,7 +16,7 @@ PATIENCE = 30.0
 
 HELD = {
     "the cap is drawn before the jitter, and all wait as long": [
-        ("backoff/test_exponential.py", "test_delays_still_differ_at_the_cap"),
+        ("backoff/test_exponential.py", "test_delays_at_the_cap_still_differ"),
     ],
     "a late outcome moves a circuit that is half-open": [
         ("control/breaker/test_breaker.py", "test_a_success_that_comes_late_moves_nothing"),
@@ -55,19 +55,19 @@ HELD = {
     "the state of a call is on the object that all share": [
         ("test_concurrency.py", "test_counts_never_mix_between_threads"),
         ("test_concurrency.py", "test_counts_never_mix_between_tasks"),
-        ("test_concurrency.py", "test_backoffs_of_different_threads_grow_apart"),
+        ("test_concurrency.py", "test_backoffs_of_different_threads_grow_separately"),
         ("control/test_traps.py", "test_each_of_two_loops_that_share_a_pipeline_has_its_attempts"),
     ],
     "a time limit looks between the attempts, and limits nothing": [
-        ("test_common_complaints.py", "test_the_total_limit_is_a_limit"),
-        ("test_common_complaints.py", "test_a_hung_attempt_does_not_defeat_the_retry"),
+        ("test_common_complaints.py", "test_total_limit_ends_the_call"),
+        ("test_common_complaints.py", "test_hung_attempt_does_not_prevent_the_retry"),
         ("_engine/test_deadline.py", "test_a_wait_that_takes_all_that_is_left_does_not_fit"),
         ("control/timeout/test_timeout.py", "test_what_is_called_inherits_the_limit"),
     ],
     "a cancellation is retried, since no rule excludes it": [
         (
             "test_common_complaints.py",
-            "test_retrying_everything_but_one_type_does_not_swallow_a_cancellation",
+            "test_retrying_all_but_one_type_swallows_no_cancellation",
         ),
         ("control/test_any_order.py", "test_a_cancelled_call_leaves_nothing_behind_in_any_order"),
     ],
