@@ -1,4 +1,4 @@
-"""The retry template: its settings, and the ways in."""
+"""The retry template: its settings and its entry points."""
 
 from __future__ import annotations
 
@@ -170,13 +170,13 @@ class RetryOperations(Generic[R_co]):
         recovery: Callable[[RetryContext], Any] | None = None,
         state: RetryState | None = None,
     ) -> Any:
-        """Call *callback* until it succeeds or the policy refuses another attempt.
+        """Call *callback* until it succeeds or the policy denies another attempt.
 
-        :param callback: called with the ``RetryContext``; what it returns is returned.
+        :param callback: called with the ``RetryContext``; its result is returned.
         :param recovery: called with the context when attempts run out; its value is returned.
         :param state: makes the execution stateful: a failure is rethrown at once and remembered
             under the state's key.
-        :raises BaseException: the callback's last exception, when nobody recovers (stateless).
+        :raises BaseException: the callback's last exception, without recovery (stateless).
         :raises ExhaustedRetryError: the same for a stateful execution whose attempts ran out
             before.
         :raises TerminatedRetryError: a listener's veto, or a failure that could not be recorded.
@@ -253,7 +253,7 @@ class RetryOperations(Generic[R_co]):
     ) -> Any:
         """The same as ``execute``; callback, recovery, listeners, cache may be asynchronous.
 
-        :param callback: called with the ``RetryContext``; what it returns is awaited if it can be.
+        :param callback: called with the ``RetryContext``; an awaitable result is awaited.
         :param recovery: likewise, when attempts run out.
         :param state: makes the execution stateful.
         :raises BaseException: the callback's last exception, and what ``execute`` raises.
@@ -389,12 +389,12 @@ class RetryOperations(Generic[R_co]):
         recovery: Callable[[RetryContext], Any] | None = None,
         state: RetryState | None = None,
     ) -> Attempts:
-        """The block form: each turn of the loop is an attempt, ``with`` tells how it went.
+        """The block form: each iteration of the loop is an attempt, made in its ``with`` block.
 
         :param recovery: called with the context when attempts run out; its value is the loop's
             ``result``.
         :param state: makes the execution stateful.
-        :raises TypeError: for a recovery that is no function, or what is no ``RetryState``.
+        :raises TypeError: the recovery is no function, or the state no ``RetryState``.
 
         >>> from retrytemplate import RetryTemplate
         >>> for attempt in RetryTemplate().attempts():
@@ -422,8 +422,8 @@ class RetryTemplate(RetryOperations[Never]):
     :param policy: when to try again.
     :param backoff: how long to wait before that.
     :param name: for logs and metrics, and the scope of keys in a shared cache.
-    :param listeners: who is told.
-    :param guards: who may refuse an attempt or a wait.
+    :param listeners: notified of the events of each execution.
+    :param guards: may reject an attempt or a wait.
     :param cache: where stateful executions keep their contexts; in memory by default.
     :param recovery: called with the context when attempts run out, unless a call gives its own.
     :param attempt_timeout: the limit of each attempt: seconds, a ``timedelta`` or an
@@ -431,7 +431,7 @@ class RetryTemplate(RetryOperations[Never]):
     :param raise_last: a stateful execution that is exhausted without recovery raises its last
         failure instead of ``ExhaustedRetryError``.
     :param clock: time and sleep.
-    :param random: chance: an object with ``random()``, such as ``random.Random``.
+    :param random: source of randomness: an object with ``random()``, such as ``random.Random``.
 
     Frozen but for ``register_listener``; one template serves any number of threads and tasks.
 
@@ -527,11 +527,11 @@ class RetryTemplate(RetryOperations[Never]):
         state: RetryState | None = None,
         label: str | None = None,
     ) -> BoundTemplate[Any]:
-        """The same ways in with a recovery, a state or a reporting label set.
+        """The same entry points with a recovery, a state or a reporting label set.
 
-        :param recovery: in the place of the template's.
+        :param recovery: replaces the recovery of the template.
         :param state: makes every execution stateful, unless a call gives its own.
-        :param label: what contexts, logs and metrics show in the place of the template's name.
+        :param label: shown by contexts, logs and metrics instead of the template's name.
 
         >>> from retrytemplate import RetryTemplate
         >>> RetryTemplate().bind(recovery=lambda context: "no number").call(int, "seventeen")
@@ -568,7 +568,7 @@ class RetryTemplate(RetryOperations[Never]):
 
         :param listener: an object with at least one hook of a ``RetryListener``.
         :param index: its place in the order; None: the end.
-        :raises TypeError: for what has no hook, or an index that is no whole number.
+        :raises TypeError: the listener has no hook, or the index is not an int.
         """
         if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
             raise TypeError(f"index must be an int or None, got {index!r}")

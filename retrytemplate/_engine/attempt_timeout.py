@@ -50,7 +50,7 @@ class AttemptTimeout:
 
     :param seconds: the limit, above 0.  It never exceeds what an enclosing ``Deadline`` has left.
     :param in_thread: how a synchronous attempt is limited; default False.  False: the limit is in
-        force as a ``Deadline`` for clients that ask for what is left; it does not end the attempt.
+        force as a ``Deadline`` for clients that read the remaining time; it ends no attempt.
         True: the attempt runs in a thread of its own which is abandoned at the limit; a function
         with a parameter ``stop`` that the call leaves free gets a ``threading.Event`` that is set
         then.
@@ -213,7 +213,7 @@ def run_limited(execution: Execution, effect: Effect) -> Any:
 def limited_frame(
     execution: Execution, limit: float, outer: ExecutionFrame | None
 ) -> ExecutionFrame:
-    """The frame of an attempt with a limit: what is called in it inherits what is left."""
+    """The frame of an attempt with a limit; calls inside inherit the remaining time."""
     deadline = _AttemptDeadline.after(limit, clock=execution.plan.clock)
     return [
         execution.context,

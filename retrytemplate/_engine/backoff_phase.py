@@ -1,4 +1,4 @@
-"""What an execution does between two attempts: wait, be told that it may not, or leave it."""
+"""The backoff phase between two attempts: choose the delay, reserve it, sleep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["release_reservations", "run_backoff", "wait_remaining_delay"]
 
 
 def wait_remaining_delay(execution: Execution, rest: float) -> Steps:
-    """Wait for what is left of a deferred wait, or say when to come again."""
+    """Wait for the rest of a deferred wait, or raise ``RetryLater`` with it."""
     if rest <= 0:
         return
     state: Any = execution.context._state  # which deferred it
@@ -46,7 +46,7 @@ def wait_remaining_delay(execution: Execution, rest: float) -> Steps:
 
 
 def run_backoff(execution: Execution, failure: BaseException, rethrown: bool) -> Steps:
-    """Wait before the next attempt, or find that there is none to wait for.
+    """Wait before the next attempt, or end the retries.
 
     :param rethrown: the failure leaves, so that the wait may be left to its redelivery.
     """
@@ -96,7 +96,7 @@ def _delay(execution: Execution, failure: BaseException) -> float | None:
 
 
 def _reserve(execution: Execution, delay: float) -> Steps:
-    """Ask the guards in order; what was granted is given back when a later one refuses."""
+    """Reserve the wait at the guards in order; a rejection releases the earlier reservations."""
     granted: list[Callable[..., Any]] = []
     for reserve, release in execution.plan.reserve:
         _, error = yield reserve, (execution.context, delay)
@@ -109,7 +109,7 @@ def _reserve(execution: Execution, delay: float) -> Steps:
 def _release_granted(
     execution: Execution, granted: Iterable[Callable[..., Any]], error: BaseException
 ) -> Steps:
-    """The wait that was granted comes to nothing; what a guard raises now, leaves instead."""
+    """Release the reservations of a wait; an exception of a guard replaces the error."""
     raised = yield from execution.call_all_hooks(granted, execution.context)
     return (
         error
@@ -136,7 +136,7 @@ def _sleep(execution: Execution, delay: float) -> Steps:
 
 
 def release_reservations(execution: Execution) -> Steps:
-    """No attempt follows the wait that was granted: the guards get back what they lent for it."""
+    """Release the reservations of a wait that no attempt follows."""
     execution.has_reservation = False
     granted = [release for _, release in execution.plan.reserve]
     raised = yield from execution.call_all_hooks(granted, execution.context)

@@ -1,4 +1,4 @@
-"""The block form: a loop whose turns are attempts, and a ``with`` that tells how each one went."""
+"""The block form: a loop whose iterations are attempts, each in a ``with`` block."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["NEW", "STATEFUL", "Attempts"]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
-# What the loop tells of an execution whose context is another object: it leads back to no loop, so
+# Fields copied from an execution whose context is another object: it leads back to no loop, so
 # that one which is left ends at once.
 MIRRORED_FIELDS = (
     *("attempt", "retry_count", "gave_up", "exhausted", "recovered", "no_recovery", "closed"),
@@ -72,7 +72,7 @@ MIRRORED_FIELDS = (
 
 
 class Attempts(RetryContext):
-    """The block form of an execution: its loop, the attempt under way, and what is known of it.
+    """The block form of an execution: its loop, its current attempt and its context.
 
     ``result`` is yours to set inside the block where a policy looks at results; afterwards it is
     the last result, or the recovery's value.
@@ -292,7 +292,7 @@ class Attempts(RetryContext):
             self._leave()
             reply = self._require_driver().reply(self.result, exception)
         state = self._require_driver().advance(reply)
-        del reply  # what is late is raised from here: that would be a cycle
+        del reply  # an exception raised from here would make a cycle
         return self._finish_attempt(state, exception)
 
     async def __aexit__(

@@ -139,7 +139,7 @@ class BlockDriver:
                 function, arguments = self.steps.send(reply)
             except StopIteration as stop:
                 self.state, self.outcome = ENDED, stop.value
-                del reply  # the traceback of what was raised from here leads back to this frame
+                del reply  # a traceback from here leads back to this frame
                 return
             if self._is_block(function):
                 self.state = ATTEMPT_DUE
@@ -158,12 +158,12 @@ class BlockDriver:
                     reply = (None, None if self.closing else error)
 
     async def advance_async(self, reply: Any) -> int:
-        """The same, awaiting what has to be awaited."""
+        """The same, with awaitable effects awaited."""
         state = self.advance(reply)
         return await self.await_pending() if state == WAITING else state
 
     async def await_pending(self) -> int:
-        """Await what is pending, and whatever comes after it."""
+        """Await the pending effect and the awaitable effects after it."""
         while self.state == WAITING:
             frame = self.frame.copy()
             token = _set(frame)
@@ -199,7 +199,7 @@ class BlockDriver:
         return False
 
     def attempt_frame(self) -> ExecutionFrame:
-        """The frame of an attempt; what is left of its limit, if it has one, is in force inside."""
+        """The frame of an attempt; the rest of its limit, if it has one, is in force inside."""
         outer = enclosing_frame()
         if self.limit is not None:
             from retrytemplate._engine.attempt_timeout import limited_frame
@@ -235,7 +235,7 @@ class BlockDriver:
     def close(self, reply: Any) -> int:
         """End an execution that is left: listeners are closed, the key is freed; nothing waits."""
         self.closing = True
-        # The collector may have ended a wait before: then the engine goes on to another attempt.
+        # The garbage collector may have ended a wait: then the engine begins another attempt.
         while self.advance(reply) == ATTEMPT_DUE:
             reply = (None, GeneratorExit())
         return self.state

@@ -49,14 +49,14 @@ __all__ = [
 ]
 
 # All that travels with a call, one variable for all of it.  A frame is a list made afresh for each
-# call (so that child tasks never share what they write): the context or None while nobody asked for
+# call (so that child tasks never share what they write): the context or None until it is requested
 # it; who makes it on demand; the deadline in force; the frame outside; the settings it began with;
 # the function that is called; if the owner can make it under a deadline: when the call began.
 ExecutionFrame = list[Any]
 CONTEXT, OWNER, DEADLINE, OUTER, PLAN, FUNCTION, STARTED = range(7)
 # Whether any deadline was entered in this process: who uses none has nothing to look for.
 any_deadline_entered = False
-EXITED = object()  # in the place of the settings: left before what was entered after it
+EXITED = object()  # instead of the settings: left before a frame that was entered later
 CURRENT: ContextVar[ExecutionFrame | None] = ContextVar("retrytemplate", default=None)
 
 
@@ -103,7 +103,7 @@ def detach_frame(frame: ExecutionFrame) -> None:
 
 
 def _drop_deadlines(frame: ExecutionFrame | None) -> None:
-    """Those that were left, from this one outwards, tell of the deadline around them alone."""
+    """Give the frames that were left, from this one outwards, the deadline around them."""
     active = _nearest_active_frame(frame)
     while frame is not None and frame is not active:
         frame[DEADLINE] = None if active is None else active[DEADLINE]
@@ -111,7 +111,7 @@ def _drop_deadlines(frame: ExecutionFrame | None) -> None:
 
 
 def _nearest_active_frame(frame: ExecutionFrame | None) -> ExecutionFrame | None:
-    """The nearest frame that was not left before what was entered after it."""
+    """The nearest frame that was not left before a later one."""
     while frame is not None and (
         frame[PLAN] is EXITED or getattr(frame[CONTEXT], "_exited", False)
     ):
@@ -130,7 +130,7 @@ def enclosing_frame() -> ExecutionFrame | None:
 
 
 def current_frame() -> ExecutionFrame | None:
-    """The current frame, once those are gone that were left before what was entered after them."""
+    """The current frame, without those that were left before a later one."""
     here = CURRENT.get()
     frame = _nearest_active_frame(here)
     if frame is not here:
@@ -153,7 +153,7 @@ def current_context() -> RetryContext | None:
 
 
 def context_of(frame: ExecutionFrame | None) -> RetryContext | None:
-    """The context of the nearest frame that has one, made now if nobody asked before."""
+    """The context of the nearest frame that has one, made now if it is requested first."""
     while frame is not None:
         context: RetryContext | None = frame[CONTEXT]
         if context is None and frame[OWNER] is not None:
@@ -176,7 +176,7 @@ def first_context(frame: ExecutionFrame) -> RetryContext:
 
 
 def close_context(frame: ExecutionFrame) -> None:
-    """Close the context of an inline attempt; one that nobody asked for cannot be had any more."""
+    """Close the context of an inline attempt; without a context, none can be made any more."""
     context = frame[CONTEXT]
     if context is None:
         frame[OWNER] = None  # a task that was begun within may live on
@@ -190,10 +190,10 @@ async def _completed(claim: Claim, done: Awaitable[None]) -> None:
 
 
 class RetryContext:
-    """What is known of one execution; the callback, the listeners and the recovery get it.
+    """The state of one execution; the callback, the listeners and the recovery get it.
 
     ``attempt``
-        the attempt under way, from 1; 0 in ``open``; in ``on_error`` and ``on_backoff`` the one
+        the current attempt, from 1; 0 in ``open``; in ``on_error`` and ``on_backoff`` the one
         that failed.
     ``retry_count``
         failures so far.
@@ -202,7 +202,7 @@ class RetryContext:
     ``exhausted``
         whether the attempts have run out.
     ``recovered``
-        whether a recovery returned in the place of the callback.
+        whether a recovery returned instead of the callback.
     ``no_recovery``
         whether the last failure must reach the caller without recovery.
     ``closed``
@@ -244,7 +244,7 @@ class RetryContext:
     _function: Callable[..., Any] | None  # set where there is one: a block has none
     # Set with the first failure.
     _last_stamp: FailureStamp
-    _repeat_count: int  # earlier failures in a row that were the very same object
+    _repeat_count: int  # consecutive earlier failures that were the same object
 
     recovered: bool = False
     no_recovery: bool = False
@@ -257,7 +257,7 @@ class RetryContext:
     _max_attempts: int | None = None
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
-    _unguarded: bool = False  # the store is away, and the execution goes on without its key
+    _unguarded: bool = False  # the store is unavailable; the execution runs without its key
     _final_error: BaseException | None = None  # the final error, while listeners are notified of it
     _retry_allowed: bool = True
     _policy_state: Any = None
@@ -274,7 +274,7 @@ class RetryContext:
         self.gave_up = self.exhausted = self.closed = False
         self._state: RetryState | None = None
         self._claim: Claim | None = None  # on the key of a stateful execution
-        self._is_exposed = False  # somebody looks at this context
+        self._is_exposed = False  # user code has this context
         self._started_at: float | None = None
         self._stop_reason: StopReason | None = None
         self._last_failure: BaseException | None = None
@@ -344,7 +344,7 @@ class RetryContext:
 
     @property
     def is_last_attempt(self) -> bool | None:
-        """True or False where the policy bounds the attempts, None where nobody knows."""
+        """True or False where the policy bounds the attempts, else None."""
         if self.gave_up:
             return True
         limit = (self._policy or self._plan.policy).attempt_limit
@@ -352,12 +352,12 @@ class RetryContext:
 
     @property
     def keeps_context(self) -> bool:
-        """Whether what is known outlives success and exhaustion, as a circuit breaker's does."""
+        """Whether the context outlives success and exhaustion, as that of a circuit breaker."""
         return self._plan.keeps_context
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start where somebody needs it, else since the first failure."""
+        """Seconds since the start where it is measured, else since the first failure."""
         if self._started_at is None:
             return 0.0
         end = getattr(self, "_ended_at", None)
@@ -475,13 +475,13 @@ class RetryContext:
         )
 
     def _keep(self, records: tuple[AttemptRecord, ...]) -> None:
-        """The failures so far are at rest as text."""
+        """Keep the failures as text."""
         self._restored_history = truncate_history(self._restored_history + records)
         self._earlier_failures = NO_FAILURES
         self._last_stamp = RESTORED
 
     def _release_exceptions(self) -> None:
-        """Let go of every live exception; a context that somebody holds keeps the text."""
+        """Let go of every live exception; a context that user code holds keeps the text."""
         if self._is_exposed and self._started_at is not None:
             self._ended_at = self._plan.monotonic_source.now()
         last = self._last_failure

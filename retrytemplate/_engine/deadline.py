@@ -29,7 +29,7 @@ MINIMUM = 0.05
 
 
 class Deadline:
-    """The whole operation's budget, from entry; what is called inside inherits it.
+    """The whole operation's budget, from entry; calls inside inherit it.
 
     :param seconds: the budget.
     :param kind: what limit it is, for the errors: ``"request"``, ``"shutdown"``, any name.
@@ -72,7 +72,7 @@ class Deadline:
         check_limit("floor", self.floor)
         check_text_or_none("kind", kind)
         self.kind = kind
-        self.limit = self.granted = self.seconds  # of whichever is in force, and what it left
+        self.limit = self.granted = self.seconds  # of the deadline in force, and its remaining time
         self._monotonic_source = fast_monotonic(given_or_system(clock))
 
     @classmethod
@@ -126,7 +126,7 @@ class Deadline:
         )
 
     def fits(self, delay: float = 0.0) -> bool:
-        """Whether what begins in so many seconds has time left, and no less than the floor.
+        """Whether a step that begins after *delay* seconds has at least the floor left.
 
         >>> deadline = Deadline(2.0, floor=0.5)
         >>> deadline.fits(1.5), deadline.fits(1.6)
@@ -135,7 +135,7 @@ class Deadline:
         return self.remaining_after(delay) > 0
 
     def remaining_after(self, delay: float = 0.0) -> float:
-        """What is left in so many seconds; 0 where it is less than the floor.
+        """The remaining seconds after *delay* seconds; 0 if less than the floor.
 
         >>> deadline = Deadline(2.0, floor=0.5)
         >>> deadline.remaining_after(1.0), deadline.remaining_after(1.6)
@@ -260,7 +260,7 @@ def _current_deadline() -> Deadline | None:
 
 
 class _GuardScope(Deadline):
-    """In the place of a deadline where there is none, and guards are to be asked."""
+    """Stands for a deadline where only guards are inherited."""
 
     guards_only = True
 
@@ -269,7 +269,7 @@ class _GuardScope(Deadline):
 
 
 def with_inherited_guards(deadline: Deadline | None, guards: tuple[Any, ...]) -> Deadline | None:
-    """What is in force in a template with these inherited guards."""
+    """The deadline in force in a template with these inherited guards."""
     if not guards:
         return deadline
     made = _GuardScope() if deadline is None else copy(deadline)

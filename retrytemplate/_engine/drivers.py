@@ -203,4 +203,4 @@ def _nothing(*_: Any) -> None:
 SYNC = _SyncDriver()
 ASYNC = _AsyncDriver()
 CLOSED = _ClosingDriver()
-"""For what is left where nothing may be waited for, the garbage collector's finalizers, say."""
+"""For the last steps where nothing may wait, as in finalizers of the garbage collector."""

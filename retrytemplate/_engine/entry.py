@@ -1,4 +1,4 @@
-"""The ways into the engine: what is called, prepared for it, and run from the beginning."""
+"""Entry points of the engine: argument checks, preparation, and runs from the beginning."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def run_from_start(prepared: tuple[Execution, ExecutionFrame]) -> Any:
 def without_keywords(
     function: Callable[..., Any], args: Any, kwargs: Any
 ) -> tuple[Callable[..., Any], Any]:
-    """What is called, and its arguments by place: all that an execution knows of."""
+    """The function and its positional arguments; keywords are bound by a partial."""
     return (partial(function, *args, **kwargs), ()) if kwargs else (function, args)
 
 
@@ -217,7 +217,7 @@ def _expose_context(execution: Execution) -> RetryContext:
 
 
 def _outcome(context: RetryContext | None, value: Any, error: BaseException | None) -> Outcome[Any]:
-    if context is None:  # refused before it began
+    if context is None:  # rejected before it began
         return Outcome(None, error, 0, (), 0.0, "not_retryable")
     return Outcome(
         value, error, context.attempt, context.history, context.elapsed, context.stop_reason

@@ -153,7 +153,7 @@ class Execution:
         driver: Driver,
     ) -> None:
         self.plan = plan
-        self.policy: Any = plan.policy  # deciding or stateful: plan.needs_state tells
+        self.policy: Any = plan.policy  # stateful if plan.needs_state
         self.context = context
         self.function = function
         self.arguments = arguments
@@ -166,7 +166,7 @@ class Execution:
         self.disposition: str | None = None
         self.value: Any = None
         self.error: BaseException | None = None
-        self.last_failure: BaseException | None = None  # of this execution, what close is told
+        self.last_failure: BaseException | None = None  # of this execution, the argument of close
         self.rejection: BaseException | None = None  # what ended the attempts, if not the policy
         self.internal_error: BaseException | None = None  # by a rule
         self.reason: StopReason | None = None  # what ended it, if not the policy
@@ -175,7 +175,7 @@ class Execution:
         )
         self.pending_claim: Effect | None = None  # the key, and not known yet whether it was taken
         self.shared_snapshot: Any = None  # as they lie in a shared record
-        self.started: float | None = None  # the attempt under way
+        self.started: float | None = None  # of the current attempt
         self.overrun: tuple[float, float] | None = None  # set by a driver: limit and elapsed
         self.is_state_restored = False  # the states of policy and backoff come from a record
         self.is_failure_saved = False  # a failure of this execution is in the cache
@@ -235,7 +235,7 @@ class Execution:
             if self.has_reservation:
                 yield from release_reservations(self)
             yield from self._end()
-        except BaseException as exc:  # a signal: what is still to be done is done
+        except BaseException as exc:  # a signal: the rest of the end is done
             if self.is_abandoned(exc):
                 raise
             self.error = exc
@@ -255,9 +255,9 @@ class Execution:
         first: BaseException | None,
         pending_close_hooks: Iterable[Callable[..., Any]],
     ) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
-        """The rest of an inline success whose closing did not go well.
+        """The rest of an inline success whose close hooks failed.
 
-        :param first: what a listener raised; the *pending_close_hooks* are still to be told.
+        :param first: what a listener raised; the *pending_close_hooks* are called.
         """
         self.disposition, self.value, self.pending_close_hooks = (
             COMPLETED,
@@ -273,7 +273,7 @@ class Execution:
         return error
 
     def is_abandoned(self, exc: BaseException) -> bool:
-        """Whether nobody drives this generator any more; a rule may raise a ``GeneratorExit``."""
+        """Whether this generator was closed; a rule may raise a ``GeneratorExit`` itself."""
         return isinstance(exc, GeneratorExit) and exc is not self.internal_error
 
     def _outcome(self) -> tuple[Any, BaseException | None]:
@@ -281,7 +281,7 @@ class Execution:
         value, error, context = self.value, self.error, self.context
         if context._final_error is not None:
             context._final_error = None
-        # Without a key nothing is to come again; what stops the program is passed on as it is.
+        # Without a key there is no redelivery; an exception that stops the program is unchanged.
         for_good = self.disposition == COMPLETED or (
             error is not None and context._state is None and not is_never_retried(error)
         )
@@ -294,7 +294,7 @@ class Execution:
     # -- beginning -------------------------------------------------------------------------------
 
     def _begin(self) -> Steps:
-        """What comes before the first attempt: the key, the listeners' consent, what was left."""
+        """Prepare the first attempt: the key, the listeners, and the state from the record."""
         plan, context = self.plan, self.context
         if plan.dynamic:
             try:
@@ -318,7 +318,7 @@ class Execution:
         claim = context._claim
         if claim is not None and (claim.record is not None or claim.lost is not None):
             yield from self._resume(claim)
-        elif context._not_before is not None:  # in a shared record, which nobody claims
+        elif context._not_before is not None:  # in a shared record, which has no claim
             yield from wait_remaining_delay(self, context._not_before - plan.clock.time())
         elif plan.policy_may_deny_first_attempt:
             self._check_first_attempt()
@@ -345,7 +345,7 @@ class Execution:
         self.context._stop_reason = self.reason
 
     def reject_by_listener(self, error: BaseException | None) -> None:
-        """A listener's ``open`` refused the execution, or raised."""
+        """A listener's ``open`` rejected the execution, or raised."""
         if error is None:
             error = TerminatedRetryError(VETOED)
         elif isinstance(error, Veto):
@@ -355,7 +355,7 @@ class Execution:
         self.disposition, self.error = RELEASED, error
 
     def reject_by_guard(self, error: BaseException) -> None:
-        """A guard refused an attempt, or raised."""
+        """A guard rejected an attempt, or raised."""
         self.reason = guard_reason(error)
         self.disposition, self.error = RELEASED, with_cause(error, self.context.last_exception)
 
@@ -373,7 +373,7 @@ class Execution:
             context.attributes[name] = value
 
     def _resume(self, claim: Claim) -> Steps:
-        """Go on where the key was left: a lost attempt, a recovery, a wait that is not over."""
+        """Continue from the record: a lost attempt, a recovery, or a wait."""
         context = self.context
         context.attempt = context.retry_count
         if claim.record is not None and claim.record.phase == "recovering":
@@ -390,7 +390,7 @@ class Execution:
     # -- an attempt ------------------------------------------------------------------------------
 
     def _prepare_attempt(self) -> Steps:
-        """Ask who may refuse an attempt, and count it where it is the next one in place."""
+        """Check policy, deadline and guards, and count the attempt under the claim."""
         if not (yield from self._may_attempt()):
             self.disposition = EXHAUSTED
             return False
@@ -425,7 +425,7 @@ class Execution:
         return failure
 
     def _attempt_effect(self) -> Effect:
-        """The callback's call, bounded in time where somebody says so."""
+        """The callback's call, limited by the attempt timeout and the deadline."""
         effect = self.function, self.arguments
         if self.plan.attempt_timeout is None and self.deadline is None:
             return effect
@@ -518,7 +518,7 @@ class Execution:
         return None
 
     def call_hooks(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
-        """Call the hooks in order; return what one raised, the others are not told."""
+        """Call the hooks in order; stop at an exception and return it."""
         for hook in hooks:
             _, error = yield hook, arguments
             if error is not None:
@@ -535,7 +535,7 @@ class Execution:
 
         What nothing may hold up goes before any other.
 
-        :param first: what one that was told before has raised.
+        :param first: the error of an earlier hook.
         """
         for hook in hooks:
             _, error = yield hook, arguments
@@ -550,7 +550,7 @@ class Execution:
     # -- after a failure -------------------------------------------------------------------------
 
     def _handle_failure(self, failure: BaseException) -> Steps:
-        """The rules after a failure: count, keep, tell, ask, wait; then rethrow or stay."""
+        """The rules after a failure: count, save, notify, decide, wait; then rethrow or retry."""
         plan, context = self.plan, self.context
         self.last_failure = failure
         failure = explain_callback_error(self.function, context, self.arguments, failure)
@@ -681,7 +681,7 @@ class Execution:
             self.error = with_context(context._last_failure, error)
 
     def _end(self) -> Steps:
-        """Leave the key as the end wants it, and tell the listeners."""
+        """End the claim as the disposition requires, and notify the listeners."""
         if (
             self.disposition == NOT_STARTED
             and self.pending_claim is None
@@ -709,9 +709,9 @@ class Execution:
             yield from self._close()
 
     def _close(self, first: BaseException | None = None) -> Steps:
-        """Tell every listener; the first error among them is raised at the end.
+        """Notify every listener; the first error among them is raised at the end.
 
-        :param first: what one that was told before has raised.
+        :param first: the error of an earlier hook.
         """
         if self.error is not None and self.plan.close:
             self.context._final_error = self.error

@@ -49,13 +49,13 @@ __all__ = [
 
 
 # Errors of this library that an attempt may end with of itself: a store that is away, in the
-# attempt's own complete_in(), is no refusal.
+# attempt's own complete_in(), is no rejection.
 ATTEMPT_ERRORS = (AttemptTimeoutError, AttemptLostError, CacheUnavailableError)
 POSSIBLY_UNLISTED = (RetryError, BaseExceptionGroup)
 
 
 def is_kill_switch_rejection(policy: RetryPolicy, exception: BaseException) -> bool:
-    """Whether a kill switch has refused it, here or further inside, and no rule names that."""
+    """Whether a kill switch rejected it, here or further inside, and no rule names that."""
     is_rejected = any(
         isinstance(each, KillSwitchActiveError) for each in iter_leaf_exceptions(exception)
     )
@@ -63,7 +63,7 @@ def is_kill_switch_rejection(policy: RetryPolicy, exception: BaseException) -> b
 
 
 def is_passthrough(policy: RetryPolicy, failure: BaseException) -> bool:
-    """Whether a failure is none to the rules; of a class in ``ORDINARY`` it is one."""
+    """Whether a failure passes through uncounted; never one of ``KNOWN_RETRYABLE_TYPES``."""
     return is_never_retried(failure) or is_kill_switch_rejection(policy, failure)
 
 
@@ -176,14 +176,14 @@ def explain_signature_error(
 
 
 def takes_context(function: Callable[..., Any]) -> bool:
-    """Whether it can be called with a context, as far as it tells."""
+    """Whether it can be called with a context, by its signature."""
     from inspect import signature
 
     try:
         signature(function).bind(None)
     except TypeError:
         return False
-    except ValueError:  # it does not tell
+    except ValueError:  # it has no signature
         pass
     return True
 

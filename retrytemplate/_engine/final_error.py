@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 
-# How an execution ends.  COMPLETED: its key is forgotten.  RETAINED: what was counted stays.
-# RELEASED: the attempt is given back.  EXHAUSTED: no attempt is left, recovery is next.
+# How an execution ends.  COMPLETED: its key is forgotten.  RETAINED: the count stays.
+# RELEASED: the attempt is not counted.  EXHAUSTED: no attempt is left, recovery is next.
 # NOT_STARTED: it never began.
 COMPLETED, RETAINED, RELEASED, EXHAUSTED, NOT_STARTED = (
     "completed",
@@ -52,7 +52,7 @@ COMPLETED, RETAINED, RELEASED, EXHAUSTED, NOT_STARTED = (
 
 
 def final_exception(context: RetryContext, refusal: BaseException | None = None) -> BaseException:
-    """The exception of an execution whose attempts have run out while nobody recovers."""
+    """The exception of an execution whose attempts are exhausted, without recovery."""
     last = context._last_failure
     if last is None:
         return ExhaustedRetryError(
@@ -68,7 +68,7 @@ def final_exception(context: RetryContext, refusal: BaseException | None = None)
 
 
 def finalize_error(context: RetryContext, error: BaseException | None, for_good: bool) -> None:
-    """Write the history on the exception that leaves for good; let go of live exceptions."""
+    """Write the history on the final exception; release live exceptions."""
     if error is not None:
         if isinstance(error, RetryError):
             with suppress(Exception):
@@ -88,7 +88,7 @@ def with_cause(error: BaseException, cause: BaseException | None) -> BaseExcepti
 
 
 def with_context(failure: BaseException | None, raised: BaseException) -> BaseException:
-    """What a listener raised; what it stands in the place of stays reachable behind it."""
+    """The exception of a listener, with the failure that it replaces as its context."""
     if raised.__context__ is None and raised is not failure:
         with suppress(Exception):
             raised.__context__ = failure
@@ -160,13 +160,13 @@ def _line(number: int, kind: str, message: str) -> str:
 
 
 def _earlier_lines(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
-    """The failures at rest, those of this execution, and the last one unless it is what leaves."""
+    """The stored failures, those of this execution, and the last one unless it is the error."""
     lines = [_line(kept.number, kept.type_name, kept.message) for kept in context._restored_history]
     lines += past
     last = context._last_failure
     leaves = error is last or error.__cause__ is last
     omitted = context.retry_count - len(lines)
-    own = context._repeat_count if leaves else 0  # the very same object is not its own history
+    own = context._repeat_count if leaves else 0  # the same object is not its own history
     if last is None or context._last_stamp is RESTORED:
         own += leaves
     else:
@@ -180,7 +180,7 @@ def _earlier_lines(error: BaseException, context: RetryContext, past: list[str])
 
 
 def set_note(error: BaseException, text: str, instead_of: str | None = None) -> None:
-    """Put a note on an exception, in the place of one that begins with *instead_of*."""
+    """Put a note on an exception; it replaces one that begins with *instead_of*."""
     try:
         notes = getattr(error, "__notes__", None)
         if notes is None:

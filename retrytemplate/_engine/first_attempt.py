@@ -426,7 +426,7 @@ def _first_attempt_with_hooks(
 def _continue_in_engine(
     execution: Execution, value: Any, failure: BaseException | None, pending_close_hooks: Any
 ) -> Steps:
-    """What the engine does after a first attempt that did not go well, or was not made."""
+    """The steps of the engine after a first attempt that failed, or was not made."""
     context = execution.context
     if context.closed:
         return execution.finish_success(value, failure, pending_close_hooks)

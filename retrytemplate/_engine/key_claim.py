@@ -63,7 +63,7 @@ def load(execution: Execution) -> Steps:
         if not _continue_unguarded(execution, error):
             execution.disposition, execution.error = NOT_STARTED, error
             return
-        execution.store_error = error  # to be told when the listeners have been asked
+        execution.store_error = error  # notified after ``open``
     if plan.needs_state:
         execution.start_policy_state()
 
@@ -125,7 +125,7 @@ def _is_interruption(error: BaseException | None) -> bool:
 
 
 def _continue_unguarded(execution: Execution, error: BaseException) -> bool:
-    """Whether the execution goes on without its key, which the store cannot keep now."""
+    """Whether the execution continues without its key, which the store cannot keep now."""
     wanted = getattr(execution.cache, "on_store_error", "raise")
     if wanted != "run_unguarded" or not isinstance(error, CacheUnavailableError):
         return False
@@ -135,7 +135,7 @@ def _continue_unguarded(execution: Execution, error: BaseException) -> bool:
 
 
 def notify_store_error(execution: Execution, store_error: BaseException) -> Steps:
-    """Tell the listeners what the store failed to do; what one of them raises is raised."""
+    """Notify the listeners of a store error; an exception of one of them is raised."""
     execution.store_error = store_error
     raised = yield from execution.call_hooks(
         execution.plan.on_store_error, execution.context, store_error
@@ -162,7 +162,7 @@ def reacquire_claim(execution: Execution) -> Steps:
 
 
 def _is_claim_unchanged(held: Claim, taken: Claim) -> bool:
-    """Whether nobody has had the key since the failure was written down under it."""
+    """Whether no other execution held the key since the failure was saved."""
     record = taken.record
     return (
         taken.lost is None
@@ -204,7 +204,7 @@ def save(execution: Execution) -> Steps:
 
 
 def _handle_uncounted_attempt(execution: Execution, error: BaseException, what: str) -> Steps:
-    """The store is away between two attempts: the failure leaves, unless they go on unguarded."""
+    """The store is unavailable between attempts: raise the failure, or continue unguarded."""
     away = isinstance(error, CacheUnavailableError)
     if _continue_unguarded(execution, error):
         pass
@@ -246,7 +246,7 @@ def update_shared_record(
 ) -> Steps:
     """Apply a step to the shared record: compare-and-set, again until it was the latest.
 
-    Where the store goes away under way, the execution goes on with what it knows.
+    If the store becomes unavailable, the execution continues with its own context.
     """
     context, plan, cache = execution.context, execution.plan, execution.cache
     state: Any = context._state

@@ -151,7 +151,7 @@ class ExecutionPlan:
         self.inheritable_guards: tuple[Any, ...] = tuple(each for each in guards if each.inherited)
         self.guard_scope = _guard_scope(self.inheritable_guards)
         self.reserve = tuple((guard.reserve, guard.release) for guard in guards)
-        # A wait of zero seconds is still announced and reserved for, where somebody listens.
+        # A wait of zero seconds is still announced and reserved, where hooks or guards exist.
         self.observes_backoff = bool(self.on_backoff or self.reserve)
         if self.random is None and (self.has_backoff or self.observes_backoff):
             from random import Random
@@ -164,8 +164,8 @@ class ExecutionPlan:
             self.on_overrun += (warn_of_overrun,)
         self.measured = bool(asked or hooked or guards)
         self.has_pre_attempt_checks = bool(self.needs_state or guards)
-        # The first attempt is made directly where nobody but guards has to be asked before it and
-        # nobody times it, and inline where nobody has to be told either; the short rules go on from
+        # The first attempt is made directly if only guards are checked before it and it has no
+        # limit, and inline if there are no hooks either; the short rules continue from
         # there where only the policy has to be asked after a failure.
         self.policy_may_deny_first_attempt = not self.needs_state and not _is_own_policy(policy)
         self.direct_first_attempt = not asked and not self.policy_may_deny_first_attempt
@@ -175,14 +175,14 @@ class ExecutionPlan:
 
     @property
     def fingerprint(self) -> str:
-        """Tells one policy tree from another, settings included."""
+        """Identifies a policy tree with its settings."""
         if self._fingerprint is None:
             self._fingerprint = fingerprint_of(self.policy)
         return self._fingerprint
 
 
 def _guard_scope(guards: tuple[Any, ...]) -> Deadline | None:
-    """What stands for a deadline where there is none, and these are asked in templates inside."""
+    """Stands for a deadline that hands these guards to the templates inside."""
     if not guards:
         return None
     from retrytemplate._engine.deadline import with_inherited_guards

@@ -171,7 +171,7 @@ def apply_to_callable(fn: Any, make: Callable[[Any], Any]) -> Any:
     made = make(fn)
     retry_with, inner = RetryWith.of(made), RetryWith.of(fn)
     if retry_with is None and inner is not None:
-        # The copy of fn's own would leave out what is around it now.
+        # The copy of fn's own would leave out the wrapper around it.
         retry_with = RetryWith(lambda changes: apply_to_callable(inner(**changes), make), made)
     update_wrapper(made, fn, updated=_updated(fn))
     if retry_with is not None:
@@ -330,7 +330,7 @@ def _generator(owner: Any, fn: Callable[..., Iterator[Any]]) -> Callable[..., An
         except BaseException:
             discard()
             raise
-        if not begun:  # a recovery gives the items to go on with
+        if not begun:  # the items come from a recovery
             return (yield from item)
         items = begun.pop()
         if items is None:
