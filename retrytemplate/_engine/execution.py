@@ -216,7 +216,9 @@ class Execution:
                     elif not context._retry_allowed or context.gave_up:
                         self.disposition = EXHAUSTED
                         break
-                    failure = yield from self._attempt()
+                    ended = yield from self._attempt()
+                    # None: the garbage collector has closed the inner generator first.
+                    failure = GeneratorExit() if ended is None else ended[0]
                     if failure is None:
                         self.disposition, self.last_failure = COMPLETED, None
                         break
@@ -402,8 +404,8 @@ class Execution:
             yield from reacquire_claim(self)
         return self.disposition is None
 
-    def _attempt(self) -> Generator[Effect, Reply, BaseException | None]:
-        """Count and make one attempt, with its hooks; return its failure."""
+    def _attempt(self) -> Generator[Effect, Reply, tuple[BaseException | None] | None]:
+        """Count and make one attempt, with its hooks; return its failure in a tuple."""
         plan, context = self.plan, self.context
         context.attempt += 1
         timed = plan.measured or context._state is not None or self.deadline is not None
@@ -422,7 +424,7 @@ class Execution:
             failure = self._check_result(self.value)
         if failure is None and plan.on_success:
             failure = yield from self.call_hooks(plan.on_success, context, self.value)
-        return failure
+        return (failure,)
 
     def _attempt_effect(self) -> Effect:
         """The callback's call, limited by the attempt timeout and the deadline."""
