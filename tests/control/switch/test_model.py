@@ -66,15 +66,17 @@ class Switches(RuleBasedStateMachine):
     def lift(self):
         """What every command does first."""
         for scope, entry in list(self.known.items()):
-            if not entry.stays and entry.until <= self.now():
+            if self.is_expired(entry):
                 del self.known[scope]
                 self.expect("expired", scope)
 
     def look(self):
-        """What a refresh does besides."""
-        self.lift()
-        for scope, entry in self.known.items():
-            if entry.until <= self.now() and not entry.overdue:
+        """What a refresh does, entry by entry."""
+        for scope, entry in list(self.known.items()):
+            if self.is_expired(entry):
+                del self.known[scope]
+                self.expect("expired", scope)
+            elif entry.until <= self.now() and not entry.overdue:
                 entry.overdue = True
                 self.expect("overdue", scope)
 
