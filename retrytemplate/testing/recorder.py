@@ -124,6 +124,7 @@ def _after_checkpoint(hook: Callable[..., Any]) -> Any:
         await checkpoint()
         hook(*args)
 
+    hook_async.__qualname__ = f"AsyncRecorder.{hook.__name__}"  # which errors show
     return hook_async
 
 

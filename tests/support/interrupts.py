@@ -84,6 +84,7 @@ def chunk(interrupts):
     from retrytemplate import RetryTemplate
     from retrytemplate.batch.engine.effects import Process
     from retrytemplate.batch.runner.heartbeat import Heartbeat, never
+    from retrytemplate.batch.runner.operations import perform
     from retrytemplate.batch.runner.sync import Driver
 
     driver = Driver(
@@ -98,7 +99,7 @@ def chunk(interrupts):
     )
     items = list(range(4))
     with interrupts:
-        done = driver._process(Process(items))
+        done = perform(driver._process(Process(items)))
     if done.values != items:
         yield f"processed {done.values}"
 
