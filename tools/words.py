@@ -37,7 +37,7 @@ BANNED = {
     "nobody, whoever, he": r"\b(no|some)body(\b|'s)|\bwhoever\b|\b(he|his|him)\b",
     "tell": r"\b(tell|tells|told|telling)\b",
     "so many": r"\bso (many|long)\b|\bevery so\b",
-    "is none": r"\b(that|what|which) (is|are) (none|no)\b|\bis none\b",
+    "is none": r"\b(that|what|which) (is|are) ((?-i:none)|no)\b|\bis (?-i:none)\b",
     "what clause": r"\bwhat (it|is|was|has|had|they|comes?|came)\b",
     "anew": r"\banew\b|\bin the place of\b|\bfor good\b|\bthe very\b",
     "lent": r"\b(lent|giv(e|es|en) back)\b|\bput back\b",

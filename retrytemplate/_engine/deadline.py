@@ -279,7 +279,7 @@ def with_inherited_guards(deadline: Deadline | None, guards: tuple[Any, ...]) ->
 
 
 def remaining_time(deadline: Deadline | None, minimum: Any) -> float:
-    """Seconds left of the deadline that is given, or in force; infinite where there is none."""
+    """Seconds left of the given deadline, or of the one in force; infinite without a deadline."""
     if deadline is not None and not isinstance(deadline, Deadline):
         raise TypeError(f"deadline must be a Deadline or None, got {deadline!r}")
     least = to_seconds(minimum)

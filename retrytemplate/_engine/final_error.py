@@ -61,8 +61,8 @@ def final_exception(context: RetryContext, refusal: BaseException | None = None)
     if context._state is None or context._plan.raise_last or context.no_recovery:
         return last if refusal is None else refusal
     message = (
-        f"exhausted after {context.retry_count} failed attempts, nobody recovers; "
-        f"the last failure: {with_text(type_name(last), one_line(message_of(last)))}"
+        f"retries exhausted after {context.retry_count} failed attempts and no recovery is "
+        f"configured; last failure: {with_text(type_name(last), one_line(message_of(last)))}"
     )
     return with_cause(ExhaustedRetryError(message), last)
 

@@ -230,8 +230,8 @@ class StatisticsListener(RetryListener):
     * At its end an execution is a ``started``, unless it is exhausted; with a circuit breaker
       policy also if it is exhausted.
     * It is then a ``recovery`` if a recovery returned, an ``abort`` if it was exhausted, and
-      ``complete`` if it was closed.  It is none of these if a stateful failure was re-raised or the
-      execution was cancelled.
+      ``complete`` if it was closed.  It is not counted as one of these if a stateful failure was
+      re-raised or the execution was cancelled.
 
     So ``started`` counts the attempts of stateless executions, and the stateful executions that
     were not exhausted.  A vetoed execution is ``complete``; one that a guard or a kill switch

@@ -28,26 +28,26 @@ def test_records_of_format_1_are_read():
     assert (record.backoff_started, record.not_before) == (True, 1795273760.75)
     assert record.fingerprint == "SimpleRetryPolicy"
     assert record.attributes == {"page": 7, "seen": [1, 2.5, None, True, {"x": "y"}]}
-    assert (record.last.type_name, record.last.message) == ("billing.Refused", "zu spät ⏰")
+    assert (record.last.type_name, record.last.message) == ("billing.Rejected", "zu spät ⏰")
     assert (record.last.cause.type_name, record.last.cause.message) == ("KeyError", "'card'")
 
 
 def test_the_attempts_of_format_1_are_read():
-    lost, refused = from_json(SAMPLES[1]).history
+    lost, rejected = from_json(SAMPLES[1]).history
 
     assert (lost.number, lost.started, lost.process, lost.duration) == (1, None, None, None)
     assert lost.type_name == "retrytemplate.errors.AttemptLostError"
-    assert refused == AttemptRecord(
+    assert rejected == AttemptRecord(
         2,
         1795273757.0,
         1795273757.5,
-        "billing.Refused",
+        "billing.Rejected",
         "zu spät ⏰",
-        "Traceback (most recent call last):\n  ...\nbilling.Refused: zu spät ⏰\n",
+        "Traceback (most recent call last):\n  ...\nbilling.Rejected: zu spät ⏰\n",
         "host-4",
         4712,
     )
-    assert refused.duration == 0.5
+    assert rejected.duration == 0.5
 
 
 def test_the_sample_of_the_present_format_leaves_no_field_out():

@@ -106,5 +106,5 @@ class AsyncHeartbeat:
 
     async def __aexit__(self, *_: object) -> None:
         self._over.set()
-        if self._task is not None:  # a renewal under way comes to its end
+        if self._task is not None:  # a renewal in progress completes
             await wait_shielded([self._task])

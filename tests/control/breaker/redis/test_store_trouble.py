@@ -389,7 +389,7 @@ class TestOtherRules:
         call(breaker, failing, failing, failing)
         assert breaker.state == "open"
 
-    def test_take_over_a_circuit_that_is_no_longer_used(self, sharing):
+    def test_take_over_a_circuit_that_is_unused(self, sharing):
         first = sharing.breaker(window=Consecutive(3))
         call(first, failing, failing)
         sharing.advance(61)
