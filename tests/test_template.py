@@ -280,22 +280,22 @@ def test_run_time_number_changes_functions_wrapped_before():
 
 # -- register_listener -----------------------------------------------------------------------------
 class Opens(RetryListener):
-    def __init__(self, name, told):
-        self.name, self.told = name, told
+    def __init__(self, name, opened):
+        self.name, self.opened = name, opened
 
     def open(self, context):
-        self.told.append(self.name)
+        self.opened.append(self.name)
 
 
 def test_register_listener_appends_or_inserts():
-    told = []
-    template = made(listeners=[Opens("a", told)])
-    template.register_listener(Opens("c", told))
-    template.register_listener(Opens("b", told), 1)
-    template.register_listener(Opens("d", told), 99)
+    opened = []
+    template = made(listeners=[Opens("a", opened)])
+    template.register_listener(Opens("c", opened))
+    template.register_listener(Opens("b", opened), 1)
+    template.register_listener(Opens("d", opened), 99)
 
     template.call(int)
-    assert told == ["a", "b", "c", "d"]
+    assert opened == ["a", "b", "c", "d"]
 
 
 def test_listener_without_a_base_class_needs_only_its_hooks():

@@ -32,7 +32,7 @@ from tests.support.runners import Script, every_way, in_block, in_thread, made
 from tests.support.signal_injection import InterruptsOnly
 
 PATIENCE = 30.0
-"""Real seconds for a thread to do what it does at once."""
+"""Longest wait, in real seconds, for a step of a thread that takes no time."""
 
 
 def in_a_thread(seconds=PATIENCE):
@@ -121,12 +121,14 @@ def test_late_first_item_of_a_generator_is_kept(limits):
 @every_way
 def test_overrun_is_reported_to_listeners_in_reverse_before_success(way):
     template = made(3, attempt_timeout=2.0)
-    told, recorder = [], Recorder()
+    reported, recorder = [], Recorder()
     for name in "ab":
-        template.register_listener(Overruns(lambda *seen, name=name: told.append((name, *seen))))
+        template.register_listener(
+            Overruns(lambda *seen, name=name: reported.append((name, *seen)))
+        )
     template.register_listener(recorder)
     assert way(template, late_by(template, 2.5)[0]) == "charge 1"
-    assert told == [("b", 1, 2.0, 2.5), ("a", 1, 2.0, 2.5)]
+    assert reported == [("b", 1, 2.0, 2.5), ("a", 1, 2.0, 2.5)]
     assert recorder.hooks == ["open", "before_attempt", "on_overrun", "on_success", "close"]
     assert recorder.values("on_overrun") == [(2.0, 2.5)]
 
@@ -142,12 +144,12 @@ class Overruns(RetryListener):
 
 
 def test_overrun_of_a_deadline_is_reported_with_the_remaining_time():
-    template, told = made(3), []
-    template.register_listener(Overruns(lambda *seen: told.append(seen)))
+    template, reported = made(3), []
+    template.register_listener(Overruns(lambda *seen: reported.append(seen)))
     with Deadline(2.0, clock=template.clock):
         template.clock.advance(0.5)
         assert template.call(late_by(template, 2.0)[0]) == "charge 1"
-    assert told == [(1, 1.5, 2.0)]
+    assert reported == [(1, 1.5, 2.0)]
 
 
 @every_way
@@ -330,7 +332,7 @@ def test_the_nearer_of_limit_and_deadline_counts_and_says_so(deadline, error):
 @pytest.mark.statement("S0-15")
 @pytest.mark.parametrize("nested", [False, True], ids=["", "nested"])
 @every_way
-def test_what_the_limit_of_an_attempt_refuses_is_a_failure_of_that_attempt(way, nested):
+def test_deadline_error_within_an_attempt_limit_fails_that_attempt(way, nested):
     template = made(2, attempt_timeout=1.0)
 
     def callback(context):
@@ -349,7 +351,7 @@ def test_what_the_limit_of_an_attempt_refuses_is_a_failure_of_that_attempt(way, 
     assert caught.value.kind == "request"
 
 
-def test_what_the_limit_of_an_attempt_refuses_a_template_in_it_the_one_outside_retries():
+def test_nested_wait_beyond_the_outer_attempt_limit_is_retried_outside():
     outer = made(2, attempt_timeout=1.0)
     inner = made(9, delay=0.75, clock=outer.clock)
     calls = []
@@ -363,7 +365,7 @@ def test_what_the_limit_of_an_attempt_refuses_a_template_in_it_the_one_outside_r
     assert calls == [0.0, 0.75, 0.75, 1.5]
 
 
-def test_the_error_of_a_deadline_that_passed_in_an_attempt_has_the_failure_before_as_its_cause():
+def test_deadline_error_during_an_attempt_has_the_last_failure_as_cause():
     template, failure = made(9), OSError("before")
 
     async def callback(context):
@@ -394,14 +396,14 @@ def old_fetch():
 
 
 async def fetch():
-    raise AssertionError("nobody awaits this")
+    raise AssertionError("not awaited")
 
 
 @pytest.mark.parametrize(
     "timeout", [None, 2.0, AttemptTimeout(30.0, in_thread=True)], ids=["none", "plain", "thread"]
 )
 @pytest.mark.parametrize("function", [fetch, partial(fetch), old_fetch], ids=["", "partial", "old"])
-def test_a_function_whose_awaitable_nobody_awaits_is_named(timeout, function):
+def test_function_with_an_awaitable_in_synchronous_use_is_named(timeout, function):
     template = made(2, attempt_timeout=timeout)
     with (
         Deadline(60.0, clock=template.clock),
@@ -414,7 +416,7 @@ def test_a_function_whose_awaitable_nobody_awaits_is_named(timeout, function):
 
 
 @pytest.mark.statement("S0-10")
-def test_an_attempt_that_is_cut_is_followed_by_one_with_the_whole_limit_anew():
+def test_attempt_after_a_cut_one_has_the_whole_limit():
     async def body(template):
         ended = []
 
@@ -473,7 +475,7 @@ def test_cancelled_attempt_leaves_no_garbage(block):
 @pytest.mark.statement("S0-24")
 @pytest.mark.parametrize("first", ["limit", "cancel"])
 @pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
-def test_a_cancellation_from_outside_in_the_moment_of_the_limit_wins(first, limits):
+def test_outer_cancellation_at_the_limit_wins(first, limits):
     async def body(template):
         attempts = []
 
@@ -504,7 +506,7 @@ def test_a_cancellation_from_outside_in_the_moment_of_the_limit_wins(first, limi
 
 @pytest.mark.statement("S0-24")
 @pytest.mark.parametrize("seconds", [2.0, 1.0])
-def test_in_trio_a_scope_around_that_ends_with_the_limit_wins(seconds):
+def test_outer_trio_scope_that_ends_with_the_limit_wins(seconds):
     import trio
 
     async def body(template):
@@ -523,7 +525,7 @@ def test_in_trio_a_scope_around_that_ends_with_the_limit_wins(seconds):
 
 
 @pytest.mark.statement("S0-24")
-def test_a_cut_of_our_own_is_a_failure_like_others():
+def test_attempt_cut_by_the_template_is_retried():
     async def body(template):
         return await template.call_async(succeeds_the_second_time, template.clock, [])
 
@@ -654,7 +656,7 @@ def test_the_thread_has_the_contexts_variables():
     assert made(attempt_timeout=in_a_thread()).execute(callback) == ("blue", True)
 
 
-def test_at_the_limit_the_attempt_is_left_behind_counted_and_told_to_stop():
+def test_attempt_in_a_thread_at_its_limit_is_abandoned_and_asked_to_stop():
     stopped = threading.Semaphore(0)
 
     def hangs(context, stop):
@@ -669,7 +671,7 @@ def test_at_the_limit_the_attempt_is_left_behind_counted_and_told_to_stop():
         assert stopped.acquire(timeout=PATIENCE)
 
 
-def test_what_an_attempt_that_was_left_behind_comes_to_is_dropped():
+def test_value_of_an_abandoned_attempt_is_dropped():
     released, late = threading.Event(), threading.Event()
 
     def callback(context):
@@ -737,7 +739,7 @@ class Range:
         (lambda **stop: stop, (), {}, {}),
     ],
 )
-def test_a_parameter_stop_that_is_taken_or_has_no_name_is_left_alone(
+def test_parameter_stop_given_or_positional_only_is_left_unchanged(
     function, arguments, keywords, value
 ):
     template = made(1, attempt_timeout=in_a_thread())
@@ -745,7 +747,7 @@ def test_a_parameter_stop_that_is_taken_or_has_no_name_is_left_alone(
     assert template.wrap(function, nested=True)(*arguments, **keywords) == value
 
 
-def test_the_event_goes_beside_what_is_given():
+def test_stop_event_is_passed_beside_the_given_arguments():
     template = made(1, attempt_timeout=in_a_thread())
     for call in (
         lambda: template.call(copy_range, 1),
@@ -784,7 +786,7 @@ def test_by_default_an_attempt_stays_in_its_thread():
     assert template.call(threading.current_thread) is threading.current_thread()
 
 
-def test_the_seconds_come_first_and_the_rest_by_name():
+def test_attempt_timeout_takes_all_but_the_seconds_by_keyword():
     seconds, *rest = signature(AttemptTimeout).parameters.values()
     assert (seconds.name, *(each.name for each in rest)) == (
         *("seconds", "in_thread", "on_late_result"),

@@ -160,7 +160,7 @@ def test_the_result_of_the_last_block_stays():
     assert attempts.result == 2
 
 
-def test_a_policy_may_refuse_the_result():
+def test_result_that_the_policy_rejects_is_retried():
     attempts = made(policy=ResultRetryPolicy(lambda result: result < 3)).attempts()
     for attempt in attempts:
         with attempt as context:
@@ -168,7 +168,7 @@ def test_a_policy_may_refuse_the_result():
     assert attempts.result == 3
 
 
-def test_a_result_that_never_does_leaves_as_an_error():
+def test_result_rejected_in_every_attempt_raises_an_error():
     policy = ResultRetryPolicy(lambda result: True, SimpleRetryPolicy(2))
     with pytest.raises(UnacceptableResultError) as caught:
         for attempt in made(policy=policy).attempts():
@@ -220,7 +220,7 @@ def deliver(template, failure=None, **how):
     return calls, attempts.result
 
 
-def test_with_a_state_the_failure_leaves_at_once_and_the_next_loop_goes_on():
+def test_stateful_failure_leaves_at_once_and_the_next_loop_continues():
     template = made(2, name="orders")
 
     for _ in range(2):
@@ -285,53 +285,53 @@ class Hooks(RetryListener):
     """The names of the hooks and nothing else: an exception that is kept keeps the loop alive."""
 
     def __init__(self):
-        self.told = []
+        self.hooks = []
 
     def open(self, context):
-        self.told.append("open")
+        self.hooks.append("open")
 
     def before_attempt(self, context):
-        self.told.append("before_attempt")
+        self.hooks.append("before_attempt")
 
     def close(self, context, exception):
-        self.told.append("close")
+        self.hooks.append("close")
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 2])
-def test_leaving_the_loop_between_two_attempts_closes_and_frees_the_key(blocks):
+def test_loop_left_between_attempts_closes_and_frees_the_key(blocks):
     listener = Hooks()
     template = made(name="orders", listeners=[listener])
     state = RetryState("order-17", rollback_for=())
 
     def leave():
         for attempt in template.attempts(state=state):
-            if listener.told.count("before_attempt") > blocks:
+            if listener.hooks.count("before_attempt") > blocks:
                 break
             with attempt:
                 raise ValueError
 
     leave()
     gc.collect()
-    assert listener.told == ["open", *["before_attempt"] * (blocks + 1), "close"]
+    assert listener.hooks == ["open", *["before_attempt"] * (blocks + 1), "close"]
     assert current_context() is None
     assert deliver(template)[0] == [blocks + 1], "no AttemptInProgressError"
 
 
-def test_leaving_an_asynchronous_loop_between_two_attempts_closes_and_frees_the_key():
+def test_async_loop_left_between_attempts_closes_and_frees_the_key():
     listener = Hooks()
     template = made(name="orders", listeners=[listener])
     state = RetryState("order-17", rollback_for=())
 
     async def leave(template):
         async for attempt in template.attempts(state=state):
-            if listener.told.count("before_attempt") > 1:
+            if listener.hooks.count("before_attempt") > 1:
                 break
             async with attempt:
                 raise ValueError
 
     run(leave(template), clock=template.clock)
     gc.collect()
-    assert listener.told == ["open", "before_attempt", "before_attempt", "close"]
+    assert listener.hooks == ["open", "before_attempt", "before_attempt", "close"]
     assert deliver(template)[0] == [2], "no AttemptInProgressError"
 
 
@@ -375,7 +375,7 @@ def test_attempts_serve_one_execution():
 
 
 @pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
-def test_the_loop_object_tells_of_the_execution_as_its_context_does(listeners):
+def test_loop_object_has_the_attributes_of_the_context(listeners):
     template = made(listeners=listeners)
     attempts = template.attempts()
     known = []
@@ -425,7 +425,7 @@ def test_an_asynchronous_block_is_cut_at_the_attempt_timeout():
     assert run_trio(body, template, clock=template.clock) == [(1, 0.0), (2, 2.0), (3, 4.0)]
 
 
-def test_an_asynchronous_block_that_is_always_cut_ends_with_the_attempts_timeout():
+def test_async_block_cut_in_every_attempt_raises_the_attempt_timeout():
     async def body(template):
         async for attempt in template.attempts():
             async with attempt:

@@ -33,7 +33,7 @@ each_measure = pytest.mark.parametrize("settings", MEASURED.values(), ids=MEASUR
 
 
 def lasting(seconds, seen):
-    """A callback that takes so long, fails twice, and notes what its context says of time."""
+    """A callback that takes `seconds`, fails twice, and records the elapsed time of its context."""
 
     def callback(context):
         context._plan.clock.advance(seconds)
@@ -47,7 +47,7 @@ def lasting(seconds, seen):
 
 @each_measure
 @every_way
-def test_time_runs_from_the_start_where_somebody_needs_it(way, settings):
+def test_elapsed_time_with_a_setting_that_reads_it_runs_from_the_start(way, settings):
     seen = []
     context = way(made(delay=10.0, **settings), lasting(1.0, seen))
     assert seen == [1.0, 12.0, 23.0]
@@ -55,7 +55,7 @@ def test_time_runs_from_the_start_where_somebody_needs_it(way, settings):
 
 
 @every_way
-def test_with_a_state_time_runs_from_the_start(way):
+def test_elapsed_time_with_a_state_runs_from_the_start(way):
     seen = []
     context = way(made(delay=10.0, name="timed"), lasting(1.0, seen), state=IN_PLACE)
     assert seen == [1.0, 12.0, 23.0]
@@ -63,14 +63,14 @@ def test_with_a_state_time_runs_from_the_start(way):
 
 
 @every_way
-def test_where_nobody_needs_it_time_runs_from_the_first_failure(way):
+def test_elapsed_time_without_a_reader_runs_from_the_first_failure(way):
     seen = []
     way(made(delay=10.0), lasting(1.0, seen))
     assert seen == [0.0, 11.0, 22.0]
 
 
 @every_way
-def test_under_a_deadline_time_runs_from_the_start(way):
+def test_elapsed_time_under_a_deadline_runs_from_the_start(way):
     template, seen = made(delay=10.0), []
     with Deadline(60.0, clock=template.clock):
         way(template, lasting(1.0, seen))
@@ -78,7 +78,7 @@ def test_under_a_deadline_time_runs_from_the_start(way):
 
 
 @every_way
-def test_time_stands_still_when_the_execution_is_over(way):
+def test_elapsed_time_after_the_execution_is_constant(way):
     template = made(delay=10.0, listeners=[Recorder()])
     context = way(template, lasting(1.0, []))
     template.clock.advance(100.0)
@@ -177,7 +177,7 @@ def in_wrap_async(template, fn):
 
 @pytest.mark.parametrize("enter", [in_call, in_wrap, in_wrap_async])
 @pytest.mark.parametrize("asks", ["the recovery", "the function"])
-def test_whoever_asked_for_the_context_finds_what_happened_in_it_afterwards(enter, asks):
+def test_context_kept_after_the_execution_has_its_history(enter, asks):
     kept = []
 
     def fn():
@@ -195,7 +195,7 @@ def test_whoever_asked_for_the_context_finds_what_happened_in_it_afterwards(ente
     assert kept[0].recovered
 
 
-def test_a_task_that_outlives_a_wrapped_coroutine_finds_no_open_context_of_it():
+def test_task_that_outlives_a_wrapped_coroutine_has_no_open_context():
     async def ask(over):
         await over.wait()
         return current_context()
@@ -226,7 +226,7 @@ STATES = {
 
 @pytest.mark.parametrize("state", STATES)
 @every_way
-def test_it_says_whether_a_failure_leaves_at_once(way, state):
+def test_context_says_whether_a_failure_leaves_at_once(way, state):
     given, leaves = STATES[state]
     script, seen = Script(ValueError(), "value"), []
 

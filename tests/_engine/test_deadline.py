@@ -1,4 +1,4 @@
-"""A deadline: what is left of it, whether it is over, and what a template does about it."""
+"""A deadline: its remaining time, its end, and the reaction of a template."""
 
 import asyncio
 import weakref
@@ -63,7 +63,7 @@ def test_a_deadline_runs_once(clock):
         pytest.fail("it was entered")
 
 
-def test_a_deadline_shows_what_is_left_of_it(clock):
+def test_deadline_repr_has_the_remaining_time(clock):
     deadline = Deadline.after(2.0, clock=clock)
     clock.advance(0.5)
     assert repr(deadline) == "<Deadline 1.500 of 2 seconds left>"
@@ -230,7 +230,7 @@ def test_when_the_deadline_is_over_no_further_attempt_is_begun(way):
 
 
 @every_way
-def test_when_the_deadline_is_over_after_a_failure_it_is_the_recoverys_turn(way):
+def test_deadline_over_after_a_failure_calls_the_recovery(way):
     template = made(9)
 
     def callback(context):
@@ -251,7 +251,7 @@ def test_a_wait_that_takes_all_that_is_left_does_not_fit(way, delay, sleeps):
 
 
 @pytest.mark.statement("S1-36")
-def test_an_operation_ends_exactly_at_its_deadline_however_long_an_attempt_would_take():
+def test_operation_with_a_longer_attempt_ends_exactly_at_its_deadline():
     async def operation(template):
         async def attempt():
             await template.clock.sleep_async(0.2)
@@ -271,7 +271,7 @@ def test_an_operation_ends_exactly_at_its_deadline_however_long_an_attempt_would
 
 
 @pytest.mark.statement("S1-36")
-def test_a_client_that_takes_what_is_left_ends_exactly_with_the_deadline():
+def test_client_with_the_remaining_time_as_limit_ends_at_the_deadline():
     template = made(99)
 
     def attempt():
@@ -326,7 +326,7 @@ def test_the_floor_of_a_deadline_holds_inside_another_one(clock):
 
 @every_way
 @pytest.mark.statement("S1-41")
-def test_with_nothing_left_on_entry_the_error_names_the_limit_and_nothing_is_called(way):
+def test_deadline_over_on_entry_raises_the_limit_without_a_call(way):
     template, callback = made(), Script("value")
     for seconds in (0, 1e-9):
         deadline = Deadline(seconds, kind="request", floor=0.001, clock=template.clock)
@@ -338,7 +338,7 @@ def test_with_nothing_left_on_entry_the_error_names_the_limit_and_nothing_is_cal
 
 
 @pytest.mark.parametrize("given", [{"floor": -1}, {"floor": "1"}, {"seconds": -1}])
-def test_a_deadline_that_makes_no_sense_is_refused(given):
+def test_deadline_with_an_invalid_number_is_rejected(given):
     with pytest.raises((TypeError, ValueError), match=f"{next(iter(given))} must be"):
         Deadline(**{"seconds": 1.0, **given})
 

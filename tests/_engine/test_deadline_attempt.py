@@ -1,4 +1,4 @@
-"""Under a deadline the first attempt is made without the engine, and nobody can tell."""
+"""Under a deadline the first attempt runs without the engine and has the same result."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ class Silent(Guard):
     """Asks for nothing, but has to be asked: by the engine."""
 
 
-# How long an attempt takes, what it raises (None: nothing), and whether it looks around.
+# How long an attempt takes, its exception (None: none), and whether it reads its context.
 steps = st.tuples(
     st.sampled_from([0.0, 1.0, 4.0, LIMIT, LIMIT + 1]),
     st.sampled_from([None, OSError, ValueError, Interrupting]),
@@ -84,11 +84,15 @@ class Execution:
     def shown(self, value, error):
         contexts = [each.pop(2) for each in self.seen if len(each) > 2]
         ended = self.clock.monotonic()
-        self.clock.advance(1.0)  # what is over takes no longer
+        self.clock.advance(1.0)  # a closed context measures no time
         after = [(each.closed, each.exhausted, each.elapsed, each.attempt) for each in contexts]
-        told = type(error), getattr(error, "kind", None), getattr(error, "outcome_unknown", None)
+        reported = (
+            type(error),
+            getattr(error, "kind", None),
+            getattr(error, "outcome_unknown", None),
+        )
         notes = getattr(error, "__notes__", None)
-        return value, told, notes, ended, self.seen, after
+        return value, reported, notes, ended, self.seen, after
 
     def in_thread(self, way):
         value = error = None
@@ -134,7 +138,7 @@ recoveries = st.sampled_from([None, lambda context: ("recovered", context.retry_
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=50)
 @given(script=scripts, attempts=st.integers(1, 3), backoff=backoffs, recovery=recoveries)
-def test_in_a_thread_it_comes_to_the_same(way, script, attempts, backoff, recovery):
+def test_first_attempt_in_a_thread_has_the_same_result(way, script, attempts, backoff, recovery):
     here, there = (
         Execution(script, attempts, backoff, recovery, guards).in_thread(WAYS[way])
         for guards in ([], [Silent()])
@@ -146,7 +150,9 @@ def test_in_a_thread_it_comes_to_the_same(way, script, attempts, backoff, recove
 @pytest.mark.parametrize("way", WAYS_ASYNC)
 @settings(max_examples=50)
 @given(script=scripts, attempts=st.integers(1, 3), backoff=backoffs, recovery=recoveries)
-def test_in_a_task_too(runs, way, script, attempts, backoff, recovery):
+def test_first_attempt_in_a_task_has_the_same_result(
+    runs, way, script, attempts, backoff, recovery
+):
     here, there = (
         Execution(script, attempts, backoff, recovery, guards).in_task(RUNS[runs], WAYS_ASYNC[way])
         for guards in ([], [Silent()])
@@ -161,7 +167,7 @@ def template(**settings):
     return RetryTemplate(SimpleRetryPolicy(3, retry_on=OSError), **settings)
 
 
-def test_the_first_attempt_has_the_deadline_itself_and_the_next_ones_what_is_left_of_it():
+def test_first_attempt_has_the_deadline_and_the_next_the_remaining_time():
     clock, seen = VirtualClock(), []
 
     def attempt():
@@ -178,7 +184,7 @@ def test_the_first_attempt_has_the_deadline_itself_and_the_next_ones_what_is_lef
 
 
 @pytest.mark.parametrize("runs", RUNS)
-def test_a_deadline_that_only_tells_is_no_cut_and_the_attempt_has_its_own(runs):
+def test_synchronous_deadline_in_a_task_lets_the_attempt_cut_itself(runs):
     clock = VirtualClock()
 
     async def main():
@@ -189,7 +195,7 @@ def test_a_deadline_that_only_tells_is_no_cut_and_the_attempt_has_its_own(runs):
     assert clock.monotonic() == LIMIT
 
 
-def test_the_deadline_of_another_task_is_no_cut_either():
+def test_deadline_of_another_task_lets_the_attempt_cut_itself():
     clock = VirtualClock()
 
     async def child():
@@ -206,7 +212,7 @@ def test_the_deadline_of_another_task_is_no_cut_either():
     assert run(main(), clock=clock) == LIMIT
 
 
-def test_nor_is_that_of_a_loop_in_another_thread():
+def test_deadline_of_a_loop_in_another_thread_is_accepted():
     async def main():
         async with Deadline(60.0):
             return await asyncio.to_thread(asyncio.run, template().call_async(asyncio.sleep, 0, 17))
@@ -217,7 +223,7 @@ def test_nor_is_that_of_a_loop_in_another_thread():
 # -- as everywhere ---------------------------------------------------------------------------------
 
 
-def test_what_is_no_function_and_what_nobody_awaits_is_refused():
+def test_call_without_a_function_or_with_an_awaitable_is_rejected():
     async def later():
         """Not awaited."""
 
@@ -231,7 +237,7 @@ def test_what_is_no_function_and_what_nobody_awaits_is_refused():
 
 
 @pytest.mark.parametrize("failures", [0, 1, 3])
-def test_a_call_leaves_no_garbage(failures):
+def test_call_leaves_no_garbage(failures):
     def fails_so_often():
         calls = []
 
@@ -254,7 +260,7 @@ def test_a_call_leaves_no_garbage(failures):
 
 
 @pytest.mark.parametrize("failures", [0, 1, 3])
-def test_a_call_in_a_task_leaves_none_either(failures):
+def test_call_in_a_task_leaves_no_garbage(failures):
     async def fails_so_often(calls):
         calls.append(1)
         if len(calls) <= failures:

@@ -112,7 +112,7 @@ def test_attributes_live_across_the_attempts_of_one_execution(way):
 
 @pytest.mark.statement("S2-06")
 @every_way
-def test_an_execution_inside_another_has_its_context_as_parent_and_shares_data_through_it(way):
+def test_nested_execution_has_the_outer_context_as_parent(way):
     inner = made()
 
     def callback(context):
@@ -144,7 +144,7 @@ async def test_a_task_started_in_a_callback_has_the_outer_context_as_parent():
 
 @pytest.mark.statement("S2-07")
 @every_way
-def test_when_no_attempt_is_left_the_recovery_gets_the_context_and_gives_the_value(way):
+def test_recovery_after_the_last_attempt_gets_the_context(way):
     failure = ValueError("last")
     seen = []
 
@@ -233,7 +233,7 @@ async def test_every_attempt_runs_in_the_task_that_began():
 
 @pytest.mark.statement("S0-08", "S2-22")
 @every_way
-def test_what_is_not_worth_retrying_reaches_the_caller_at_once(way):
+def test_failure_that_is_not_retryable_reaches_the_caller_at_once(way):
     recorder = Recorder()
     template = made(policy=SimpleRetryPolicy(5, OSError), delay=1.0, listeners=[recorder])
     failure = KeyError("not here")
@@ -250,7 +250,7 @@ def test_what_is_not_worth_retrying_reaches_the_caller_at_once(way):
 
 @pytest.mark.statement("S0-30", "S2-22")
 @every_way
-def test_only_what_is_listed_is_retried(way):
+def test_only_listed_exceptions_are_retried(way):
     template = made(policy=SimpleRetryPolicy(3, (ConnectionError, TimeoutError)))
     cured, listed, unlisted = Script(TimeoutError(), 1), Script(TimeoutError()), Script(OSError())
 
@@ -265,7 +265,7 @@ def test_only_what_is_listed_is_retried(way):
 @pytest.mark.statement("S0-31")
 @pytest.mark.parametrize(
     ("failure", "calls"),
-    [(OSError(1, "transient"), 3), (OSError(2, "for good"), 1), (ValueError("transient"), 1)],
+    [(OSError(1, "transient"), 3), (OSError(2, "permanent"), 1), (ValueError("transient"), 1)],
     ids=["both", "type only", "predicate only"],
 )
 def test_a_retry_needs_the_type_and_the_predicate(failure, calls):
@@ -299,7 +299,7 @@ def test_setting_a_field_of_a_setting_raises(piece, name):
         setattr(piece, name, 17)
 
 
-def test_bare_it_is_three_attempts_for_every_exception_without_backoff():
+def test_default_template_makes_three_attempts_without_backoff():
     template = RetryTemplate()
     callback = Script(Exception("anything"))
 
@@ -323,7 +323,7 @@ def test_give_up_in_a_callback_makes_its_attempt_the_last(way):
 
 
 @every_way
-def test_whether_an_attempt_is_the_last_is_known_where_the_policy_bounds_them(way):
+def test_last_attempt_of_a_bounded_policy_is_known(way):
     known, unknown = [], []
 
     def note(where):
@@ -341,7 +341,7 @@ def test_whether_an_attempt_is_the_last_is_known_where_the_policy_bounds_them(wa
 
 
 @pytest.mark.parametrize("kind", [int, lambda **_: None, lambda a, b: None], ids=["ok", "kw", "2"])
-def test_a_type_error_about_the_context_is_only_said_where_the_context_does_not_fit(kind):
+def test_type_error_names_the_context_only_where_it_does_not_fit(kind):
     with pytest.raises(TypeError) as caught:
         made(1).execute(kind)
     assert ("use call()" in str(caught.value)) == (kind is not int)
@@ -377,7 +377,7 @@ def test_a_timeout_policy_retries_until_success(way):
 
 
 class Counting(StatefulRetryPolicy):
-    """Allows two failures; writes down what it is asked."""
+    """Allows two failures; records each question."""
 
     def __init__(self, asked):
         object.__setattr__(self, "asked", asked)
@@ -397,7 +397,7 @@ class Counting(StatefulRetryPolicy):
 
 @pytest.mark.statement("S2-20")
 @every_way
-def test_the_policy_makes_its_state_hears_each_failure_and_is_asked_before_each_attempt(way):
+def test_policy_records_each_failure_and_is_asked_before_each_attempt(way):
     asked = []
     callback = Script(ValueError("one"), ValueError("two"))
 
@@ -421,7 +421,7 @@ def test_the_policy_makes_its_state_hears_each_failure_and_is_asked_before_each_
 
 @pytest.mark.statement("S2-21")
 @both_kinds
-def test_at_the_limit_the_transaction_rolls_back_but_stands_after_a_recovery(way):
+def test_transaction_at_the_limit_rolls_back_and_after_recovery_commits(way):
     class Transaction:
         ended = "open"
 
@@ -439,7 +439,7 @@ def test_at_the_limit_the_transaction_rolls_back_but_stands_after_a_recovery(way
 
 
 @every_way
-def test_what_is_called_in_an_attempt_inherits_the_attempts_limit(way):
+def test_call_in_an_attempt_inherits_the_limit_of_the_attempt(way):
     template = made(attempt_timeout=2.0)
 
     def callback(context):
@@ -463,7 +463,7 @@ def test_a_number_that_must_be_known_at_run_time_is_read_once_an_execution(way):
 
 
 @every_way
-def test_where_such_a_number_cannot_be_read_nothing_is_begun(way):
+def test_number_that_cannot_be_read_at_run_time_prevents_the_attempt(way):
     def unreadable():
         raise LookupError("no such setting")
 
@@ -512,7 +512,7 @@ def test_inside_a_deadline_or_with_waits_no_policy_is_without_end(way, delay):
 
 
 @every_way
-def test_a_result_that_will_not_do_counts_as_a_failure(way):
+def test_rejected_result_counts_as_a_failure(way):
     template = made(policy=ResultRetryPolicy(lambda result: result == 202))
     callback = Script(202, 202, 200)
 
@@ -521,7 +521,7 @@ def test_a_result_that_will_not_do_counts_as_a_failure(way):
 
 
 @every_way
-def test_results_that_never_do_end_with_an_error_that_holds_the_last(way):
+def test_result_rejected_in_every_attempt_raises_with_the_last_one(way):
     template = made(policy=ResultRetryPolicy(lambda result: result == 202, SimpleRetryPolicy(2)))
 
     with pytest.raises(UnacceptableResultError) as caught:
@@ -540,7 +540,7 @@ def test_a_failure_is_no_result_to_be_asked_about(way):
 
 
 @every_way
-def test_results_that_never_do_are_returned_where_the_policy_says_so(way):
+def test_result_rejected_in_every_attempt_is_returned_if_configured(way):
     policy = ResultRetryPolicy(lambda result: result < 9, when_exhausted="return")
 
     assert way(made(policy=policy), Script(1, 2, 3)) == 3
@@ -570,29 +570,29 @@ def test_where_no_attempt_was_made_there_is_no_result_to_return(way):
 
 @pytest.mark.statement("S0-06")
 @every_way
-def test_each_wait_is_announced_with_the_failed_attempt_its_exception_and_the_exact_delay(way):
-    told = []
+def test_on_backoff_receives_the_attempt_its_exception_and_the_delay(way):
+    called = []
 
-    class Told(RetryListener):
+    class Waits(RetryListener):
         def on_backoff(self, context, delay):
-            told.append((context.attempt, context.last_exception, delay, list(clock.sleeps)))
+            called.append((context.attempt, context.last_exception, delay, list(clock.sleeps)))
 
     one, two = ValueError("one"), ValueError("two")
     clock = VirtualClock()
     template = made(
-        listeners=[Told()],
+        listeners=[Waits()],
         clock=clock,
         backoff=ExponentialBackoff(initial=1.0, jitter="full"),
         random=ScriptedRandom([0.25, 0.75]),
     )
     way(template, Script(one, two, "value"))
-    assert told == [(1, one, 0.25, []), (2, two, 1.5, [0.25])]
+    assert called == [(1, one, 0.25, []), (2, two, 1.5, [0.25])]
     assert clock.sleeps == [0.25, 1.5]
 
 
 @pytest.mark.statement("S0-07")
 @every_way
-def test_after_the_last_attempt_nothing_is_announced_and_nothing_waited_for(way):
+def test_last_attempt_is_followed_by_no_on_backoff_and_no_wait(way):
     recorder = Recorder()
     template = made(3, delay=1.0, listeners=[recorder])
 
@@ -700,7 +700,7 @@ def test_listeners_see_the_whole_of_an_execution_in_its_order(way):
 
 @pytest.mark.statement("S2-40")
 @every_way
-def test_close_is_told_the_last_failure_also_where_a_recovery_took_over(way):
+def test_close_after_a_recovery_receives_the_last_failure(way):
     recorder = Recorder()
     last = ValueError("last")
     template = made(1, listeners=[recorder])
@@ -714,13 +714,13 @@ def test_close_is_told_the_last_failure_also_where_a_recovery_took_over(way):
 
 
 class Named(EveryHook):
-    """Writes its name and each hook into a list; raises or answers as told."""
+    """Writes its name and each hook into a list; raises or answers as configured."""
 
-    def __init__(self, name, told, **raising):
-        self.name, self.told, self.raising = name, told, raising
+    def __init__(self, name, called, **raising):
+        self.name, self.called, self.raising = name, called, raising
 
     def hook(self, name):
-        self.told.append(f"{name} {self.name}")
+        self.called.append(f"{name} {self.name}")
         answer = self.raising.get(name)
         if isinstance(answer, BaseException):
             raise answer
@@ -746,12 +746,12 @@ def test_giving_up_before_the_first_attempt_leaves_none_and_opens_once(way):
 @pytest.mark.statement("S2-42")
 @every_way
 def test_open_and_before_attempt_run_forward_all_other_hooks_in_reverse(way):
-    told = []
-    template = made(2, delay=1.0, listeners=[Named("a", told), Named("b", told)])
+    called = []
+    template = made(2, delay=1.0, listeners=[Named("a", called), Named("b", called)])
 
     way(template, Script(ValueError()), recovery=lambda context: None)
     way(template, Script("value"))
-    assert told == (
+    assert called == (
         "open a|open b|before_attempt a|before_attempt b|on_error b|on_error a"
         "|on_backoff b|on_backoff a|before_attempt a|before_attempt b|on_error b|on_error a"
         "|on_recovery b|on_recovery a|close b|close a"

@@ -1,4 +1,4 @@
-"""What may only be passed on; and how much the library remembers of what it has seen."""
+"""Exceptions that are never retried; and the bound of the remembered types."""
 
 import asyncio
 import concurrent.futures
@@ -24,7 +24,7 @@ from retrytemplate.classify.exceptions import (
 from tests.support.runners import Script, every_way, made
 
 CANCELLED = concurrent.futures.CancelledError
-# As LangGraph has it; what it is really like is seen in tests/control/langgraph/test_langgraph.py.
+# As LangGraph has it; the real class is tested in tests/control/langgraph/test_langgraph.py.
 BUBBLE = type("GraphBubbleUp", (Exception,), {"__module__": "langgraph.errors"})
 INTERRUPT = type("GraphInterrupt", (BUBBLE,), {})
 
@@ -52,7 +52,7 @@ def test_signals_cancellations_and_misuse_are_hard_alone_and_in_a_group(exceptio
         assert is_never_retried(exception) is hard
 
 
-def test_a_program_that_knows_no_futures_is_none_the_worse():
+def test_program_without_futures_does_not_import_them():
     script = """
 import sys
 from retrytemplate import RetryTemplate
@@ -81,7 +81,7 @@ assert "concurrent.futures" not in sys.modules
 )
 @pytest.mark.parametrize("inner", [DeadlineExceededError("over"), CircuitOpenError("open")])
 @every_way
-def test_a_group_that_holds_what_is_not_retried_is_not_retried(way, inner, policy):
+def test_group_that_holds_a_non_retryable_error_is_not_retried(way, inner, policy):
     callback = Script(ExceptionGroup("of a task group", [OSError(), inner]))
     with pytest.raises(ExceptionGroup):
         way(made(policy=policy), callback)
@@ -89,7 +89,7 @@ def test_a_group_that_holds_what_is_not_retried_is_not_retried(way, inner, polic
 
 
 @every_way
-def test_a_group_is_retried_where_a_rule_names_what_it_holds_or_the_group(way):
+def test_group_is_retried_where_a_rule_names_its_members_or_the_group(way):
     group = ExceptionGroup("of a task group", [OSError(), CircuitOpenError("open")])
     for kinds in ((OSError, CircuitOpenError), (ExceptionGroup,)):
         callback = Script(group)

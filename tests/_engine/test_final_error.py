@@ -27,7 +27,7 @@ KEY = RetryState("key")
 
 
 @every_way
-def test_what_is_left_out_of_the_note_is_said_where_it_would_stand(way):
+def test_note_of_many_failures_counts_the_omitted_ones(way):
     with pytest.raises(ValueError) as caught:
         way(made(20), Script(*map(ValueError, range(1, 21))))
     [note] = caught.value.__notes__
@@ -40,8 +40,8 @@ def test_what_is_left_out_of_the_note_is_said_where_it_would_stand(way):
 
 
 @every_way
-def test_a_failure_that_is_to_come_again_has_no_note_and_the_end_tells_of_all(way):
-    template, failures = made(3, name="told"), [ValueError(number) for number in (1, 2, 3)]
+def test_failure_to_be_redelivered_has_no_note_and_the_last_names_all(way):
+    template, failures = made(3, name="redelivered"), [ValueError(number) for number in (1, 2, 3)]
     for failure in failures:
         with pytest.raises(ValueError):
             way(template, Script(failure), state=KEY)
@@ -58,15 +58,15 @@ def test_a_failure_that_is_to_come_again_has_no_note_and_the_end_tells_of_all(wa
 
 
 class Admitting(Guard):
-    """Refuses the attempt after two that failed."""
+    """Rejects the attempt after two that failed."""
 
     def admit(self, context):
         if context.retry_count == 2:
             raise Rejected("used up")
 
 
-class Told(RetryListener):
-    """Raises, where it has been given something to raise, at the second failure."""
+class Listening(RetryListener):
+    """Raises its error, if it has one, at the second failure."""
 
     def __init__(self, error=None):
         self.error = error
@@ -78,13 +78,13 @@ class Told(RetryListener):
 
 RAISES = PredicateRetryPolicy(lambda error: 1 / (str(error) != "two"))
 LEAVES = {
-    "a guard's refusal": (Rejected, lambda: {"guards": [Admitting()]}),
+    "a guard's rejection": (Rejected, lambda: {"guards": [Admitting()]}),
     "a policy that raises": (TerminatedRetryError, lambda: {"policy": RAISES}),
-    "a policy that raises, told": (
+    "a policy that raises, with a listener": (
         TerminatedRetryError,
-        lambda: {"policy": RAISES, "listeners": [Told()]},
+        lambda: {"policy": RAISES, "listeners": [Listening()]},
     ),
-    "a listener's error": (OSError, lambda: {"listeners": [Told(OSError("metrics"))]}),
+    "a listener's error": (OSError, lambda: {"listeners": [Listening(OSError("metrics"))]}),
     "an interrupted wait": (
         BackoffInterruptedError,
         lambda: {"delay": 1.0, "clock": VirtualClock(interrupt_at=2)},
@@ -94,7 +94,7 @@ LEAVES = {
 
 @every_way
 @pytest.mark.parametrize(("kind", "settings"), LEAVES.values(), ids=LEAVES)
-def test_whatever_leaves_in_the_place_of_a_failure_has_the_note(way, kind, settings):
+def test_error_that_replaces_a_failure_has_the_note(way, kind, settings):
     with pytest.raises(kind) as caught:
         way(made(5, **settings()), Script(ValueError("one"), ValueError("two")))
     [note] = caught.value.__notes__
@@ -175,8 +175,8 @@ def test_policy_that_raises_without_message_is_named_by_type():
 
 
 @every_way
-@pytest.mark.parametrize("listeners", [[], [Told()]], ids=["untold", "told"])
-def test_what_stops_the_program_has_no_note(way, listeners):
+@pytest.mark.parametrize("listeners", [[], [Listening()]], ids=["no listener", "listener"])
+def test_signal_that_stops_the_program_has_no_note(way, listeners):
     stop = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         way(made(5, listeners=listeners), Script(ValueError(), ValueError(), stop))
@@ -186,23 +186,23 @@ def test_what_stops_the_program_has_no_note(way, listeners):
 # -- what stands behind --------------------------------------------------------------------------
 
 
-class Refusing(Guard):
-    """Grants no retry, with this refusal, or with what the attempt failed with."""
+class Rejecting(Guard):
+    """Grants no retry, with this rejection, or with the failure of the attempt."""
 
-    def __init__(self, refusal=None):
-        self.refusal = refusal
+    def __init__(self, rejection=None):
+        self.rejection = rejection
 
     def reserve(self, context, delay):
-        raise self.refusal or context.last_exception
+        raise self.rejection or context.last_exception
 
 
 @every_way
-def test_a_refusal_keeps_a_cause_of_its_own(way):
-    refusal = Rejected("used up")
-    refusal.__cause__ = cause = OSError("the budget's store")
+def test_rejection_keeps_its_own_cause(way):
+    rejection = Rejected("used up")
+    rejection.__cause__ = cause = OSError("the budget's store")
 
     with pytest.raises(Rejected) as caught:
-        way(made(delay=1.0, guards=[Refusing(refusal)]), Script(ValueError()))
+        way(made(delay=1.0, guards=[Rejecting(rejection)]), Script(ValueError()))
     assert caught.value.__cause__ is cause
 
 
@@ -211,7 +211,7 @@ def test_no_exception_is_its_own_cause(way):
     failure, policy = Rejected("used up"), SimpleRetryPolicy(3, retry_on=Rejected)
 
     with pytest.raises(Rejected) as caught:
-        way(made(policy=policy, delay=1.0, guards=[Refusing()]), Script(failure))
+        way(made(policy=policy, delay=1.0, guards=[Rejecting()]), Script(failure))
     assert caught.value is failure
     assert failure.__cause__ is None
 
@@ -230,7 +230,7 @@ def test_no_exception_is_its_own_context(way):
 
 
 @every_way
-def test_where_a_policy_raises_the_printed_traceback_has_its_error_and_the_failure(way):
+def test_traceback_of_a_policy_that_raises_has_its_error_and_the_failure(way):
     class Broken(RetryPolicy):
         def allows(self, failures, failure):
             return failure is None or 1 / 0

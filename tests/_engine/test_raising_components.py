@@ -29,7 +29,7 @@ from tests.support.runners import Script, every_way, made
 
 
 class Raises(Recorder):
-    """Writes down what it is told, and raises in one hook, so many times."""
+    """Records each hook, and raises in one hook, at most `times` times."""
 
     def __init__(self, hook, error, times=99):
         super().__init__()
@@ -56,7 +56,7 @@ def hooked(listeners, hook):
 
 @pytest.mark.statement("S2-43")
 @every_way
-def test_raising_in_open_propagates_later_opens_are_not_called_and_every_close_is(way):
+def test_error_in_open_skips_later_opens_and_calls_every_close(way):
     listeners = between("open")
     callback = Script("value")
 
@@ -69,7 +69,7 @@ def test_raising_in_open_propagates_later_opens_are_not_called_and_every_close_i
 
 @pytest.mark.statement("S2-41")
 @every_way
-def test_open_that_returns_false_refuses_the_execution(way):
+def test_open_that_returns_false_rejects_the_execution(way):
     class No(Recorder):
         def open(self, context):
             super().open(context)
@@ -215,7 +215,7 @@ class RaisesIn(StatefulRetryPolicy):
     ],
     ids=["allows", "record", "predicate", "simple", "tree"],
 )
-def test_a_policy_that_raises_about_a_failure_terminates_after_the_on_errors(way, policy):
+def test_policy_that_raises_about_a_failure_terminates_after_on_error(way, policy):
     recorder = Recorder()
     failure = ValueError("the callback's own")
 
@@ -236,7 +236,7 @@ def test_a_policy_that_raises_about_a_failure_terminates_after_the_on_errors(way
 
 
 @every_way
-def test_a_policy_that_raises_terminates_where_nobody_listens_too(way):
+def test_policy_that_raises_without_listeners_terminates(way):
     failure = ValueError("the callback's own")
 
     with pytest.raises(TerminatedRetryError) as caught:
@@ -246,7 +246,7 @@ def test_a_policy_that_raises_terminates_where_nobody_listens_too(way):
 
 
 @every_way
-def test_a_failure_that_the_policy_could_not_judge_is_not_kept_under_its_key(way):
+def test_failure_that_the_policy_cannot_judge_is_not_kept(way):
     template, state = made(policy=RaisesInAllows(), name="kept"), RetryState("key")
 
     with pytest.raises(TerminatedRetryError):
@@ -284,7 +284,7 @@ def test_a_backoff_that_raises_is_not_wrapped(way):
 
 
 @every_way
-def test_a_rollback_classifier_that_raises_is_not_wrapped_and_keeps_what_was_counted(way):
+def test_rollback_classifier_that_raises_keeps_the_counted_failure(way):
     recorder = Recorder()
     template = made(name="rollback", listeners=[recorder])
     state = RetryState("key", rollback_for=lambda exception: 1 / 0)
@@ -306,7 +306,7 @@ def test_a_result_predicate_that_raises_fails_the_attempt(way):
 
 
 @every_way
-def test_a_number_that_is_nonsense_at_run_time_is_refused_then(way):
+def test_invalid_number_at_run_time_is_rejected(way):
     template = made(policy=SimpleRetryPolicy(lambda: 0))
     callback = Script(LookupError())
 
@@ -316,7 +316,7 @@ def test_a_number_that_is_nonsense_at_run_time_is_refused_then(way):
     assert current_context() is None
 
 
-def test_an_outcome_tells_of_a_number_that_is_nonsense_at_run_time():
+def test_outcome_of_an_invalid_number_at_run_time_has_the_error():
     outcome = made(policy=SimpleRetryPolicy(lambda: 0)).outcome(int, "17")
     assert isinstance(outcome.exception, ValueError)
     assert outcome.attempts == 0
@@ -333,40 +333,40 @@ def test_an_exception_without_text_does_not_stop_the_retries(way):
     assert "Mute: <no text" in caught.value.__notes__[0]
 
 
-# -- guards that refuse or raise ----------------------------------------------------------------
+# -- guards that reject or raise ----------------------------------------------------------------
 
 
 class Gate(Guard):
-    """Refuses, or raises, at one step and call of it; writes all down."""
+    """Rejects, or raises, at one step and call of it; records every step."""
 
     def __init__(self, step=None, at=1, error=None):
         self.step, self.at, self.error = step, at, error
-        self.told = []
+        self.steps = []
 
-    def _tell(self, step):
-        self.told.append(step)
-        if step == self.step and self.told.count(step) == self.at:
-            raise self.error or Rejected("refused", name="gate", retry_after=7.0)
+    def _note(self, step):
+        self.steps.append(step)
+        if step == self.step and self.steps.count(step) == self.at:
+            raise self.error or Rejected("rejected", name="gate", retry_after=7.0)
 
     def admit(self, context):
-        self._tell("admit")
+        self._note("admit")
 
     def reserve(self, context, delay):
-        self._tell("reserve")
+        self._note("reserve")
 
     def release(self, context):
-        self._tell("release")
+        self._note("release")
 
 
 @every_way
 def test_a_guard_is_asked_before_every_attempt_and_before_every_wait(way):
     gate = Gate()
     way(made(delay=1.0, guards=[gate]), Script(ValueError(), ValueError(), "value"))
-    assert gate.told == ["admit", "reserve", "admit", "reserve", "admit"]
+    assert gate.steps == ["admit", "reserve", "admit", "reserve", "admit"]
 
 
 @every_way
-def test_a_guard_that_refuses_the_first_attempt_is_what_the_caller_sees(way):
+def test_guard_that_rejects_the_first_attempt_raises_to_the_caller(way):
     callback, recoveries = Script("value"), []
 
     with pytest.raises(Rejected) as caught:
@@ -376,7 +376,7 @@ def test_a_guard_that_refuses_the_first_attempt_is_what_the_caller_sees(way):
 
 
 @every_way
-def test_a_guard_that_refuses_a_later_attempt_keeps_the_last_failure_as_its_cause(way):
+def test_guard_that_rejects_a_later_attempt_has_the_last_failure_as_cause(way):
     failure = ValueError("the callback's own")
 
     with pytest.raises(Rejected) as caught:
@@ -386,7 +386,7 @@ def test_a_guard_that_refuses_a_later_attempt_keeps_the_last_failure_as_its_caus
 
 @every_way
 @pytest.mark.parametrize("also", [MaxAttemptsRetryPolicy(9), TimeoutRetryPolicy(60.0)])
-def test_a_guard_that_grants_no_retry_leaves_it_to_the_recovery_without_a_wait(way, also):
+def test_guard_that_grants_no_retry_leads_to_recovery_without_a_wait(way, also):
     policy = SimpleRetryPolicy(9, not_recoverable=ValueError) & also
     template = made(policy=policy, delay=1.0, guards=[Gate("reserve")])
     callback = Script(ValueError())
@@ -397,7 +397,7 @@ def test_a_guard_that_grants_no_retry_leaves_it_to_the_recovery_without_a_wait(w
 
 
 @every_way
-def test_a_refusal_for_being_nested_lets_the_failure_itself_leave(way):
+def test_rejection_of_a_nested_retry_raises_the_failure_itself(way):
     gate = Gate("reserve", error=NestedRetryError("one layer only"))
     template, failure = made(delay=1.0, guards=[gate]), ValueError()
     with pytest.raises(ValueError) as caught:
@@ -414,82 +414,82 @@ def test_a_refusal_for_being_nested_lets_the_failure_itself_leave(way):
 
 
 @every_way
-def test_what_was_reserved_is_given_back_where_a_later_guard_refuses(way):
+def test_reservation_is_released_when_a_later_guard_rejects(way):
     first, second, third = gates = Gate(), Gate("reserve"), Gate()
     with pytest.raises(Rejected):
         way(made(delay=1.0, guards=gates), Script(ValueError()))
-    assert first.told == ["admit", "reserve", "release"]
-    assert second.told == ["admit", "reserve"]
-    assert third.told == ["admit"]
+    assert first.steps == ["admit", "reserve", "release"]
+    assert second.steps == ["admit", "reserve"]
+    assert third.steps == ["admit"]
 
 
 @every_way
-def test_what_was_reserved_is_given_back_where_the_wait_is_interrupted(way):
+def test_reservation_is_released_when_the_wait_is_interrupted(way):
     gates = Gate(), Gate()
     template = made(delay=1.0, guards=gates, clock=VirtualClock(interrupt_at=1))
     with pytest.raises(Exception, match="interrupted"):
         way(template, Script(ValueError()))
-    assert [gate.told for gate in gates] == [["admit", "reserve", "release"]] * 2
+    assert [gate.steps for gate in gates] == [["admit", "reserve", "release"]] * 2
 
 
 @every_way
-def test_what_was_reserved_is_given_back_where_the_attempt_is_refused_after_the_wait(way):
+def test_reservation_is_released_when_the_attempt_is_rejected_after_wait(way):
     gates = Gate(), Gate("admit", at=2)
     with pytest.raises(Rejected):
         way(made(delay=1.0, guards=gates), Script(ValueError()))
-    assert [gate.told for gate in gates] == [["admit", "reserve", "admit", "release"]] * 2
+    assert [gate.steps for gate in gates] == [["admit", "reserve", "admit", "release"]] * 2
 
 
 @every_way
-def test_what_was_reserved_is_given_back_where_the_policy_refuses_after_the_wait(way):
+def test_reservation_is_released_when_the_policy_stops_after_the_wait(way):
     gate = Gate()
     policy = TimeoutRetryPolicy(5.0)
     template = made(policy=policy, delay=10.0, guards=[gate])
-    told = []
+    steps = []
 
     def recovery(context):
-        told.extend(gate.told)
+        steps.extend(gate.steps)
         return "recovered"
 
     assert way(template, Script(ValueError()), recovery=recovery) == "recovered"
     assert template.clock.sleeps == [10.0]
-    assert gate.told == told == ["admit", "reserve", "release"]
+    assert gate.steps == steps == ["admit", "reserve", "release"]
 
 
 @every_way
-def test_what_was_reserved_for_a_redelivery_is_kept_for_it(way):
+def test_reservation_for_a_redelivery_is_kept(way):
     gate = Gate()
     template = made(delay=1.0, guards=[gate])
     with pytest.raises(ValueError):
         way(template, Script(ValueError()), state=RetryState("key"))
-    assert gate.told == ["admit", "reserve"]
+    assert gate.steps == ["admit", "reserve"]
 
 
 @every_way
 @pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError, KeyboardInterrupt])
-@pytest.mark.parametrize("refuses", [True, False], ids=["after a refusal", "after a wait"])
-def test_what_a_guard_raises_in_giving_back_leaves_and_the_others_are_told(way, kind, refuses):
+@pytest.mark.parametrize("rejects", [True, False], ids=["after a rejection", "after a wait"])
+def test_error_in_release_leaves_and_the_other_guards_are_released(way, kind, rejects):
     error = kind()
     gates = [Gate("release", error=error), Gate()]
     settings = {"clock": VirtualClock(interrupt_at=1)}
-    if refuses:
+    if rejects:
         gates.append(Gate("reserve"))
         settings = {}
     failure = ValueError("the callback's own")
     with pytest.raises(BaseException) as caught:
         way(made(delay=1.0, guards=gates, **settings), Script(failure), recovery=lambda c: "none")
     assert caught.value is error
-    instead = "Rejected" if refuses else "BackoffInterruptedError"
+    instead = "Rejected" if rejects else "BackoffInterruptedError"
     if not way.__name__.endswith("block"):  # there, Python names the block's own exception
         behind = caught.value.__context__
         assert type(behind).__name__ == instead
         assert behind.__context__ is failure
-    assert [gate.told[-1] for gate in gates[:2]] == ["release", "release"]
+    assert [gate.steps[-1] for gate in gates[:2]] == ["release", "release"]
 
 
 @every_way
 @pytest.mark.parametrize("step", ["admit", "reserve"])
-def test_a_guard_that_raises_something_else_is_not_taken_for_a_refusal(way, step):
+def test_guard_that_raises_another_error_does_not_reject(way, step):
     template = made(delay=1.0, guards=[Gate(step, error=BUG)], listeners=[Recorder()])
 
     with pytest.raises(ZeroDivisionError):
@@ -506,7 +506,7 @@ def test_asynchronous_guards_are_awaited():
     gate = Budget("admit", at=2)
     with pytest.raises(Rejected):
         asyncio.run(made(guards=[gate]).execute_async(Script(ValueError())))
-    assert gate.told.count("admit") == 2
+    assert gate.steps.count("admit") == 2
 
 
 class Closing(RetryListener):
@@ -520,10 +520,10 @@ class Closing(RetryListener):
 @every_way
 @pytest.mark.parametrize("failures", [0, 1], ids=["success", "failure"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
-def test_what_stops_the_program_goes_before_the_first_error_of_a_close(way, failures, kind):
+def test_signal_in_close_precedes_the_first_error_of_a_close(way, failures, kind):
     first, stop = OSError("the metrics are down"), kind()
     template = made(1, listeners=[Closing(ValueError()), Closing(stop), Closing(first)])
-    with pytest.raises(kind) as caught:  # the last listener is told first
+    with pytest.raises(kind) as caught:  # the last listener is notified first
         way(template, Script(LookupError() if failures else "value"))
     assert caught.value is stop
     if not way.__name__.endswith("block"):  # there, Python may name the block's own exception

@@ -333,7 +333,7 @@ def test_policy_whose_stop_reason_raises_lets_the_failure_leave():
     assert (type(outcome.exception), outcome.stop_reason) == (ValueError, "terminated")
 
 
-# -- what is called ------------------------------------------------------------------------------
+# -- the operation -------------------------------------------------------------------------------
 
 SEEN = []
 

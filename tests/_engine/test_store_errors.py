@@ -1,4 +1,4 @@
-"""The store of the contexts fails: what the caller gets, who is told, what is written down."""
+"""The store of the contexts fails: the caller's result, the notified hooks, the record."""
 
 from asyncio import CancelledError
 
@@ -91,7 +91,7 @@ def test_a_key_that_cannot_be_taken_is_not_worked_on(way):
 
 
 @every_way
-def test_unguarded_the_callback_runs_and_the_listeners_are_told(way):
+def test_unguarded_callback_runs_and_listeners_are_notified(way):
     template, listener = on(steps("begin"), on_store_error="run_unguarded")
 
     assert way(template, Script("value"), state=KEY) == "value"
@@ -131,7 +131,7 @@ def test_unguarded_there_is_no_hold_on_the_key_to_ask_about(way, ask):
 
 
 @every_way
-def test_what_the_hook_raises_when_it_would_run_unguarded_ends_it_before_the_callback(way):
+def test_error_of_the_hook_before_an_unguarded_run_prevents_the_callback(way):
     template, _ = on(steps("begin"), on_store_error="run_unguarded", listeners=[Raises()])
     callback = Script("not called")
 
@@ -152,7 +152,7 @@ def test_another_error_of_the_cache_is_no_reason_to_run_unguarded(way):
 
 
 @every_way
-def test_a_lost_attempt_that_cannot_be_written_down_is_left_to_the_next_delivery(way):
+def test_lost_attempt_that_cannot_be_recorded_is_left_to_the_redelivery(way):
     template, _ = on(steps("fail"))
     callback = Script("not called")
     template.cache.lost = "elsewhere:1"
@@ -194,16 +194,16 @@ def test_a_success_that_cannot_be_written_down_needs_no_listener(way):
 
 
 @every_way
-def test_a_success_whose_key_was_taken_over_is_none(way):
+def test_success_whose_key_was_taken_over_raises_lease_lost(way):
     template, listener = on(steps("succeed"), error=LeaseLostError)
 
     with pytest.raises(LeaseLostError):
         way(template, Script("value"), state=KEY)
-    assert heard(listener) == []  # it is for what the execution goes on after
+    assert heard(listener) == []  # it is for errors after which the execution continues
 
 
 @every_way
-def test_what_the_hook_raises_replaces_the_value(way):
+def test_error_of_the_hook_replaces_the_value(way):
     template, _ = on(steps("succeed"), listeners=[Raises()])
 
     with pytest.raises(LookupError) as caught:
@@ -233,7 +233,7 @@ def test_a_store_that_is_back_at_the_end_has_the_failure(way):
 
 
 @every_way
-def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(way):
+def test_failure_whose_key_cannot_be_released_leaves_with_a_note(way):
     template, listener = on(at_the_end)
     failure = ValueError("the callback's own")
 
@@ -245,7 +245,7 @@ def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(w
 
 
 @every_way
-def test_behind_what_a_listener_raises_about_the_last_write_is_the_failure(way):
+def test_listener_error_about_the_last_write_has_the_failure_as_context(way):
     template, _ = on(at_the_end, listeners=[Raises()])
     failure = ValueError("the callback's own")
 
@@ -266,7 +266,7 @@ def test_a_failure_goes_before_any_error_of_the_last_write(way):
 
 
 @every_way
-def test_what_the_hook_raises_replaces_the_failure(way):
+def test_error_of_the_hook_replaces_the_failure(way):
     template, _ = on(steps("fail"), listeners=[Raises()])
     failure = ValueError("the callback's own")
 
@@ -287,7 +287,7 @@ def test_a_failure_whose_key_was_taken_over_is_the_cause_of_that_error(way):
 
 @every_way
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, CancelledError, GeneratorExit])
-def test_what_stops_the_program_while_the_failure_is_written_down_leaves_itself(way, kind):
+def test_signal_while_the_failure_is_recorded_leaves_itself(way, kind):
     template, _ = on(the_first("fail"), error=kind)
     failure = ValueError("the callback's own")
 
@@ -298,7 +298,7 @@ def test_what_stops_the_program_while_the_failure_is_written_down_leaves_itself(
 
 
 @every_way
-def test_a_failure_that_another_error_keeps_from_being_recorded_is_behind_it(way):
+def test_error_that_prevents_the_record_has_the_failure_as_context(way):
     template, _ = on(steps("fail"), error=RuntimeError)
     failure = ValueError("the callback's own")
 
@@ -308,7 +308,7 @@ def test_a_failure_that_another_error_keeps_from_being_recorded_is_behind_it(way
 
 
 @every_way
-def test_a_key_that_a_signal_keeps_from_being_taken_has_nothing_written_under_it(way):
+def test_signal_while_the_key_is_taken_writes_no_record(way):
     asked = []
 
     def down(step, record):
@@ -339,7 +339,7 @@ def test_an_attempt_in_place_that_cannot_be_counted_is_not_made(way):
 
 @every_way
 @pytest.mark.parametrize("step", ["begin", "fail"])
-def test_unguarded_the_attempts_in_place_go_on(way, step):
+def test_unguarded_attempts_in_place_continue(way, step):
     down = after_the_first("begin") if step == "begin" else steps("fail")
     template, listener = on(down, on_store_error="run_unguarded")
     callback = Script(ValueError("first"), ValueError("second"), "value")
@@ -368,7 +368,7 @@ def recovery_begins(step, record):
 
 
 @every_way
-def test_a_recovery_is_made_though_it_cannot_be_written_down_that_it_is_its_turn(way):
+def test_recovery_whose_phase_cannot_be_recorded_runs(way):
     template, listener = on(recovery_begins, attempts=1)
     with pytest.raises(ValueError):
         way(template, Script(ValueError()), state=KEY)
@@ -379,14 +379,14 @@ def test_a_recovery_is_made_though_it_cannot_be_written_down_that_it_is_its_turn
 
 
 @every_way
-def test_in_place_too(way):
+def test_recovery_in_place_whose_phase_cannot_be_recorded_runs(way):
     template, _ = on(recovery_begins, attempts=1)
 
     assert way(template, Script(ValueError()), state=IN_PLACE, recovery=lambda c: "done") == "done"
 
 
 @every_way
-def test_a_full_cache_holds_up_no_recovery(way):
+def test_full_cache_does_not_prevent_the_recovery(way):
     cache = MemoryRetryContextCache(capacity=1)
     template = made(cache=cache, listeners=[GivesUp()])
     cache.swap(template.scoped_key("another"), Record(), 0)
@@ -395,7 +395,7 @@ def test_a_full_cache_holds_up_no_recovery(way):
 
 
 @every_way
-def test_another_error_of_the_cache_holds_it_up(way):
+def test_another_cache_error_prevents_the_recovery(way):
     template, _ = on(recovery_begins, attempts=1, error=RuntimeError)
     recovery = Script("not called")
 

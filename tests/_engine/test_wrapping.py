@@ -32,7 +32,7 @@ from tests.support.runners import made
 
 
 def template(failures, *, inline=True, **settings):
-    """A template that is just enough, inline or with somebody listening, and its trouble."""
+    """A template with just enough attempts, inline or with a listener, and its trouble."""
     return made(failures + 1, listeners=[] if inline else [Recorder()], **settings), Trouble(
         failures
     )
@@ -170,7 +170,7 @@ def test_methods_classmethods_and_staticmethods_find_their_arguments(inline):
 
         @retry.wrap
         @staticmethod
-        def of_nobody(x):
+        def of_static(x):
             trouble()
             return x
 
@@ -188,9 +188,9 @@ def test_methods_classmethods_and_staticmethods_find_their_arguments(inline):
     assert Service.method(one, 2) == (one, 2)
     assert Derived.of_class(3) == one.of_class(3) == (Derived, 3)
     assert Derived.inside(3) == (Derived, 3)
-    assert Derived.of_nobody(4) == one.of_nobody(4) == 4
+    assert Derived.of_static(4) == one.of_static(4) == 4
     assert isinstance(vars(Service)["of_class"], classmethod)
-    assert isinstance(vars(Service)["of_nobody"], staticmethod)
+    assert isinstance(vars(Service)["of_static"], staticmethod)
 
 
 async def test_asynchronous_methods_classmethods_and_staticmethods_are_awaited():
@@ -209,13 +209,13 @@ async def test_asynchronous_methods_classmethods_and_staticmethods_are_awaited()
 
         @retry.wrap
         @staticmethod
-        async def of_nobody(x):
+        async def of_static(x):
             return x
 
     assert await Service().method(1) == 1
     assert trouble.calls == 4
     assert await Service.of_class(2) == (Service, 2)
-    assert await Service.of_nobody(3) == 3
+    assert await Service.of_static(3) == 3
 
 
 def test_a_bound_method_can_be_wrapped():
@@ -295,7 +295,7 @@ async def test_an_object_with_an_asynchronous_call_is_awaited(inline):
 
 
 @both_paths
-def test_a_partial_is_called_with_what_it_holds(inline):
+def test_partial_is_called_with_its_arguments(inline):
     retry, trouble = template(2, inline=inline)
     partial = functools.partial(Adder(trouble), 40)
     wrapped = retry.wrap(partial)
@@ -340,12 +340,12 @@ def test_builtins_are_wrapped_too():
 @pytest.mark.parametrize(
     "nonsense", [None, 17, "fetch", pytest.param(object(), id="object")], ids=repr
 )
-def test_what_cannot_be_called_is_refused(nonsense):
+def test_object_that_is_not_callable_is_rejected(nonsense):
     with pytest.raises(TypeError, match="wrap"):
         RetryTemplate().wrap(nonsense)
 
 
-def test_a_class_is_refused():
+def test_class_is_rejected():
     class Service: ...
 
     with pytest.raises(TypeError, match="wrap its methods"):
@@ -407,7 +407,7 @@ def test_a_generator_without_items_is_retried_and_its_value_returned():
     assert trouble.calls == 3
 
 
-def test_when_attempts_run_out_before_the_first_item_the_last_failure_is_raised():
+def test_generator_exhausted_before_the_first_item_raises_the_last_failure():
     retry, trouble = template(2)
     trouble.failures = 99
 
@@ -420,7 +420,7 @@ def test_when_attempts_run_out_before_the_first_item_the_last_failure_is_raised(
         next(numbers())
 
 
-def test_after_the_first_item_exceptions_pass_as_they_are():
+def test_generator_after_the_first_item_raises_unchanged():
     recorder = Recorder()
     failure = ValueError("in the middle")
 
@@ -453,7 +453,7 @@ def test_the_context_of_a_generator_is_closed_once_the_first_item_is_out():
     assert next(generator) is None
 
 
-def test_what_is_sent_and_thrown_into_a_generator_arrives():
+def test_generator_receives_sent_values_and_thrown_errors():
     @made().wrap
     def echo():
         received = yield "ready"
@@ -487,7 +487,7 @@ def test_closing_a_generator_closes_the_one_inside():
     assert ended == ["cleaned up"]
 
 
-def test_a_listener_of_a_generator_is_told_the_first_item():
+def test_listener_of_a_generator_receives_the_first_item():
     recorder = Recorder()
 
     @made(listeners=[recorder]).wrap
@@ -530,7 +530,7 @@ async def test_an_asynchronous_generator_without_items_is_retried():
     assert trouble.calls == 3
 
 
-async def test_after_the_first_item_of_an_asynchronous_generator_exceptions_pass_as_they_are():
+async def test_async_generator_after_the_first_item_raises_unchanged():
     recorder = Recorder()
     failure = ValueError("in the middle")
 
@@ -549,7 +549,7 @@ async def test_after_the_first_item_of_an_asynchronous_generator_exceptions_pass
     assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
 
 
-async def test_what_is_sent_and_thrown_into_an_asynchronous_generator_arrives():
+async def test_async_generator_receives_sent_values_and_thrown_errors():
     @made().wrap
     async def echo():
         received = yield "ready"
