@@ -427,7 +427,7 @@ class ChunkStep:
     @asynccontextmanager
     async def _async_transactions(self, ledger: Any = runs) -> AsyncIterator[AsyncTransactions]:
         async with self.repository.asynchronous_engine() as engine:
-            yield AsyncDriver.transactions_type(engine=engine, **self._written_with(ledger))
+            yield AsyncDriver.transactions_type(async_engine=engine, **self._written_with(ledger))
 
     def _written_with(self, ledger: Any) -> dict[str, Any]:
         return {

@@ -104,12 +104,16 @@ class Transactions:
 class AsyncTransactions(Transactions):
     """The same for the tasks of one event loop.
 
-    :param engine: the repository's, in this loop.
+    :param async_engine: the repository's, in this loop.
     """
 
-    engine: AsyncEngine = field(kw_only=True)
+    async_engine: AsyncEngine = field(kw_only=True)
 
     perform: ClassVar[Any] = staticmethod(perform_async)
+
+    @property
+    def engine(self) -> Any:
+        return self.async_engine
 
     def finish(self, operation: Operation[Any], *, cut: bool = False) -> Any:
         return run_to_completion(perform_async(operation), cut=cut)
@@ -120,7 +124,7 @@ class AsyncTransactions(Transactions):
         return answer
 
     async def _statement(self, does: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        async with self.engine.connect() as connection, connection.begin():
+        async with self.async_engine.connect() as connection, connection.begin():
             await connection.run_sync(self.repository.create)
             return await connection.run_sync(does, self.repository.tables, *arguments)
 
