@@ -506,7 +506,7 @@ def test_processor_that_returns_awaitables_is_misuse(sqlite, concurrency, filter
 
 
 def test_skip_policy_on_a_signal_names_its_own_parameter():
-    with pytest.raises(ValueError, match=r"^on must hold subclasses"):
+    with pytest.raises(ValueError, match=r"^on must be subclasses"):
         SkipPolicy(on=KeyboardInterrupt)
 
 
