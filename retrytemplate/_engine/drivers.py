@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._engine.execution import Torn
 from retrytemplate._internal.awaitables import PLAIN, close_unawaited, is_awaitable
 from retrytemplate._internal.cancel_scope import Shielded, deferred_step
 from retrytemplate.errors import MisuseError
@@ -124,15 +126,30 @@ def _closing(steps: Steps, exc: BaseException) -> Steps:
 
     Nothing can be awaited any more: what would have to be is left out without a word.
     """
-    reply: Reply = (None, exc)
+    resume: Any = steps.send
+    reply: Any = (None, exc)
+    if _is_torn(steps):
+        resume, reply = steps.throw, Torn()
     while True:
         try:
-            function, arguments = steps.send(reply)
+            function, arguments = resume(reply)
         except StopIteration as stop:
             # None: the collector has closed the engine first, whose frame led back here.
             outcome: tuple[Any, BaseException | None] = stop.value or (None, exc)
             return outcome
         reply = yield _without_waiting, (function, arguments)
+        resume = steps.send
+
+
+def _is_torn(steps: Any) -> bool:
+    """Whether the collector has closed the innermost generator first.
+
+    The generator around it would continue as after a normal return, and start another attempt.
+    """
+    inner = steps
+    while isinstance(inner, GeneratorType):
+        steps, inner = inner, inner.gi_yieldfrom
+    return steps.gi_frame is None
 
 
 def _without_waiting(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -102,9 +102,13 @@ if TYPE_CHECKING:
         def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect: ...
 
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "Torn"]
 
 VETOED = "a listener vetoed the execution"
+
+
+class Torn(GeneratorExit):
+    """Ends an abandoned execution whose inner generator the collector has closed first."""
 
 
 class Execution:
@@ -276,7 +280,9 @@ class Execution:
 
     def is_abandoned(self, exc: BaseException) -> bool:
         """Whether this generator was closed; a rule may raise a ``GeneratorExit`` itself."""
-        return isinstance(exc, GeneratorExit) and exc is not self.internal_error
+        return isinstance(exc, GeneratorExit) and not (
+            exc is self.internal_error or isinstance(exc, Torn)
+        )
 
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """What leaves; nothing of it stays here, where a traceback may lead back to."""
