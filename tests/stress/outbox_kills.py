@@ -33,7 +33,7 @@ from tests.support import postgres
 from tests.support.process_pool import nursery
 
 PARTS = 2
-MOST = 150  # operations of a process before it is killed, at most
+MOST = 4  # operations of a process before it is killed, at most, for each item of a part
 NEVER = 10**6  # crashes of an item: random kills must not dead-letter it
 _done = Counter()  # operations of this process by kind
 
@@ -170,7 +170,7 @@ def campaign(forked, url, prefix, seed, *, items=40, kill_after=None):
         left = list(range(PARTS))
         while left:
             part = random.choice(left)
-            drawn = kill_after or ("any", random.randint(1, MOST))
+            drawn = kill_after or ("any", random.randint(1, MOST * items))
             last = None if kill_after and counts["kills"] else drawn
             code = forked.run(evolve(job, kill_after=last).run, part)
             counts["kills"] += code == -signal.SIGKILL

@@ -75,7 +75,12 @@ class SQLPlace(_Shared):
             return result.fetchall() if result.returns_rows else []
 
     def age(self, seconds):
-        self.sql("UPDATE {0}_switch_audit SET lease_until = lease_until - :s", s=float(seconds))
+        table = f"{self.prefix}_switch_audit"
+        with self.engine.begin() as connection:
+            if self.kind == "postgresql":  # the rows one by one may deadlock with a running writer
+                connection.execute(text(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))
+            update = text(f"UPDATE {table} SET lease_until = lease_until - :seconds")
+            connection.execute(update, {"seconds": float(seconds)})
 
     def clear(self):
         self.sql("UPDATE {0}_switch SET version = 0, document = ''")
