@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from math import inf
 from os.path import basename
@@ -139,6 +138,8 @@ def format_moment(seconds: float, *, to_minute: bool = False) -> str:
     >>> format_moment(1795273756.5651), format_moment(1795273756.5651, to_minute=True)
     ('2026-11-21 15:09:16.565 UTC', '2026-11-21 15:09 UTC')
     """
+    from datetime import UTC, datetime  # 2 ms of the import of the library
+
     try:
         when = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):  # no year that a calendar has
