@@ -1,0 +1,1 @@
+"""The runtime: it receives messages, runs the handler in attempts, and settles them."""

@@ -1,0 +1,88 @@
+"""The state of a runtime at one moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from retrytemplate.workers.runtime.run import Run
+
+__all__ = ["RuntimeSnapshot", "RuntimeState", "snapshot_of"]
+
+RuntimeState = Literal["starting", "running", "paused", "draining", "stopped"]
+
+
+@frozen(kw_only=True)
+class RuntimeSnapshot:
+    """The state of a runtime at one moment, and its counts since the start.
+
+    :param pause_reason: why it receives nothing at present; None: it does.
+    :param in_flight: messages whose processing began and that are not settled.
+    :param prefetched: received messages that wait for their first attempt here.
+    :param delayed: messages that wait here for their next attempt.
+    :param suspects: messages with a lost attempt that are not settled.
+    :param oldest_attempt: seconds since the oldest attempt in flight began; None: no attempt.
+    :param requeued: failed attempts that are made again.
+    :param crashes: crashes that were attributed to messages.
+    :param stuck: attempts that ignore their cancellation.
+    :param longest_stall: longest time for which the event loop was blocked, in seconds.
+    :param last_failure: seconds since the epoch, key and text of the last failure; None: none.
+    """
+
+    name: str
+    queue_name: str
+    state: RuntimeState
+    pause_reason: str | None = None
+    concurrency: int
+    in_flight: int = 0
+    prefetched: int = 0
+    delayed: int = 0
+    suspects: int = 0
+    oldest_attempt: float | None = None
+    acknowledged: int = 0
+    requeued: int = 0
+    dead_lettered: int = 0
+    released: int = 0
+    crashes: int = 0
+    stuck: int = 0
+    ack_failed: int = 0
+    receive_failed: int = 0
+    longest_stall: float = 0.0
+    last_failure: tuple[float, Any, str] | None = None
+
+
+def snapshot_of(run: Run) -> RuntimeSnapshot:
+    """The snapshot of a run."""
+    intake, counts, now = run.intake, run.counts, run.clock.monotonic()
+    began = [
+        slot.delivery.began
+        for slot in run.slots
+        if slot.delivery is not None and slot.delivery.began is not None
+    ]
+    state: RuntimeState = "running" if intake.pause_reason is None else "paused"
+    if intake.is_stopped:
+        state = "stopped" if run.is_over else "draining"
+    return RuntimeSnapshot(
+        name=run.runtime.name,
+        queue_name=run.source.name,
+        state=state,
+        pause_reason=intake.pause_reason,
+        concurrency=run.runtime.concurrency,
+        in_flight=run.busy,
+        prefetched=len(intake.ready),
+        delayed=len(intake.delayed),
+        suspects=len(run.suspects),
+        oldest_attempt=now - min(began) if began else None,
+        acknowledged=counts["acknowledge"],
+        requeued=counts["requeue"],
+        dead_lettered=counts["dead_letter"],
+        released=counts["release"],
+        crashes=counts["crashes"],
+        stuck=run.stuck,
+        ack_failed=counts["ack_failed"],
+        receive_failed=counts["receive_failed"],
+        longest_stall=run.longest_stall,
+        last_failure=run.last_failure,
+    )

@@ -1,0 +1,1 @@
+"""Sources: the queues that a runtime receives messages from."""

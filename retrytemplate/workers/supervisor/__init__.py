@@ -1,0 +1,1 @@
+"""Supervised tasks: start, cancel, clean up, stop."""

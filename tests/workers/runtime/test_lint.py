@@ -1,0 +1,93 @@
+"""Warnings about the settings of a runtime, and its snapshot."""
+
+import asyncio
+
+import pytest
+
+from retrytemplate.workers import RedeliveryPolicy, Shutdown
+
+
+async def handle(message, context):
+    await asyncio.sleep(5.0)
+
+
+def rules(runtime):
+    return {warning.rule for warning in runtime.lint()}
+
+
+def test_default_settings_have_no_warning(world):
+    assert rules(world.runtime(handle)) == set()
+
+
+@pytest.mark.statement("S1-74")
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"shutdown": Shutdown(grace=61.0, orchestrator=90.0)}, "grace-exceeds-visibility"),
+        ({"shutdown": Shutdown(orchestrator=20.0)}, "shutdown-exceeds-orchestrator"),
+        ({"remember": 60.0}, "remember-below-visibility"),
+    ],
+)
+def test_setting_that_contradicts_another_is_warned_about(world, options, rule):
+    [warning] = world.runtime(handle, **options).lint()
+    assert warning.rule == rule
+    assert warning.reason
+    assert warning.remedy
+
+
+@pytest.mark.statement("S1-74")
+def test_attempt_beyond_the_visibility_timeout_is_warned_about_without_extension(world):
+    runtime = world.runtime(handle, attempt_timeout=56.0)
+    assert rules(runtime) == set()
+    runtime.source.can_extend = False
+    assert rules(runtime) == {"timeout-exceeds-visibility"}
+
+
+def test_missing_target_of_dead_letters_is_warned_about(world):
+    runtime = world.runtime(handle)
+    runtime.source.dead_letters = None
+    assert rules(runtime) == {"no-dead-letter-target"}
+
+
+@pytest.mark.parametrize(("limit", "warned"), [(3, True), (31, True), (32, False)])
+def test_low_delivery_limit_of_the_broker_is_warned_about(world, limit, warned):
+    runtime = world.runtime(handle, retry=RedeliveryPolicy(5, max_crashes=2))
+    runtime.source.delivery_limit = limit
+    assert rules(runtime) == ({"broker-delivery-limit-low"} if warned else set())
+
+
+def test_plain_function_is_warned_about(world):
+    assert rules(world.runtime(print)) == {"sync-handler-without-client-timeout"}
+
+
+def test_lease_below_the_longest_stall_is_warned_about(world):
+    async def stall(message, context):
+        await asyncio.sleep(1.0)
+        world.clock.advance(15.0)
+
+    world.queue.put(b"")
+    runtime = world.runtime(stall)
+    world.run_main(world.run_async(runtime, until=40.0))
+    assert rules(runtime) == {"lease-below-stall"}
+
+
+def test_snapshot_shows_state_and_counts(world):
+    for number in range(5):
+        world.queue.put(b"", id=f"m-{number}")
+    runtime = world.runtime(handle, concurrency=2)
+    assert runtime.snapshot().state == "starting"
+
+    async def main():
+        task = asyncio.create_task(world.run_async(runtime, until=5.5))
+        await asyncio.sleep(2.0)
+        early = runtime.snapshot()
+        await asyncio.sleep(4.0)
+        late = runtime.snapshot()
+        await task
+        return early, late
+
+    early, late = world.run_main(main())
+    assert (early.state, early.in_flight, early.prefetched) == ("running", 2, 2)
+    assert early.oldest_attempt == 2.0
+    assert (late.state, late.acknowledged) == ("draining", 2)
+    assert runtime.snapshot().state == "stopped"
