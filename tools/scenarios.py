@@ -1,10 +1,10 @@
-"""Write docs/batch-scenarios.md: what chunk steps do where the reference has trouble.
+"""Write docs/batch/scenarios.md: chunk steps and the reference in failure scenarios.
 
     python tools/scenarios.py            # run every scenario, write the page
     python tools/scenarios.py --check    # fail if the page differs from the result
 
-What the reference does is in docs/batch-scenarios.toml, as it was measured.  What ours does is what
-a real step did just now, on SQLite.
+The measured results of the reference are in docs/batch/scenarios.toml.  The results of this library
+come from a real step that the tool runs on SQLite.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tomllib
 from itertools import zip_longest
@@ -127,7 +128,7 @@ class World:
     def lines(self) -> tuple[str, ...]:
         """What happened, transaction by transaction."""
         done = self.table.done()
-        return tuple(said if tx is None else f"tx{tx}: {said}" for tx, said in done)
+        return tuple(text if tx is None else f"tx{tx}: {text}" for tx, text in done)
 
     def _process(self, item: Any) -> Any:
         self.process(item)
@@ -151,8 +152,8 @@ class Outcome:
 
     @property
     def counts(self) -> str:
-        """The report in short."""
-        return str(Explanation((), self.report))
+        """The report in short, without the counts that are zero."""
+        return re.sub(r", \w+ 0\b", "", str(Explanation((), self.report)))
 
     @property
     def end(self) -> str:
@@ -238,7 +239,7 @@ def section(letter: str, about: dict[str, Any]) -> str:
         "|---|---|---|\n",
         *(row(*cells) for cells in zip_longest(old, new, ours.lines, fillvalue="")),
         row(*(f"**{end}**" if end else "" for end in ends)),
-        f"\nOurs in numbers: {ours.counts}.\n",
+        f"\nOurs reports: {ours.counts.replace(': ', ', ', 1)}.\n",
         f"\n{about['more'].strip()}\n" if "more" in about else "",
     ]
     return "".join(parts)
@@ -256,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="change nothing, fail on a difference")
     check = parser.parse_args(arguments).check
-    page = ROOT / "docs/batch-scenarios.md"
+    page = ROOT / "docs/batch/scenarios.md"
     about = tomllib.loads(page.with_suffix(".toml").read_text(encoding="utf-8"))
     made = render(about.pop("head"), about)
     print(f"{len(OURS)} scenarios")

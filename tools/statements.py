@@ -1,4 +1,4 @@
-"""Write docs/statements.md: every statement of docs/statements.toml with the tests that hold it.
+"""Write docs/internals/statements.md: every statement of its list, with the tests that hold it.
 
     python tools/statements.py            # write the page
     python tools/statements.py --check    # fail where it is not up to date, or no test holds one
@@ -99,7 +99,7 @@ def render(statements: dict[str, dict[str, Any]], held: dict[str, list[str]]) ->
     for identifier, statement in statements.items():
         by = [f"`{test}`" for test in held.get(identifier, ())]
         if "page" in statement:
-            by.append(f"[{statement['page']}]({statement['page']})")
+            by.append(f"[{statement['page']}](../{statement['page']})")
         says = statement["says"].replace("|", "\\|")
         rows.append(f"| {identifier} | {statement['kind']} | {says} | {'<br>'.join(by)} |\n")
     return HEAD + "".join(rows)
@@ -110,15 +110,19 @@ def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="change nothing, fail on a problem")
     check = parser.parse_args(arguments).check
-    statements = tomllib.loads((root / "docs/statements.toml").read_text(encoding="utf-8"))
+    statements = tomllib.loads(
+        (root / "docs/internals/statements.toml").read_text(encoding="utf-8")
+    )
     held = holders(root)
-    page = root / "docs/statements.md"
+    page = root / "docs/internals/statements.md"
     text = render(statements, held)
     wrong = problems(statements, held, root)
     if not check:
         page.write_text(text, encoding="utf-8")
     elif not page.is_file() or page.read_text(encoding="utf-8") != text:
-        wrong.append("docs/statements.md is not up to date: run python tools/statements.py")
+        wrong.append(
+            "docs/internals/statements.md is not up to date: run python tools/statements.py"
+        )
     for line in wrong:
         print(line, file=sys.stderr)
     print(f"{len(statements)} statements, {sum(map(len, held.values()))} marks on tests")

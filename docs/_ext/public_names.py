@@ -27,6 +27,7 @@ HEADINGS = {
     "The template": ("Attempts", "BoundTemplate", "RetryTemplate"),
     "Context, state and outcome": (
         "AttemptRecord",
+        "CancelReason",
         "Outcome",
         "RetryContext",
         "RetryState",
