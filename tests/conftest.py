@@ -3,11 +3,14 @@
 import gc
 import os
 import sys
+from contextlib import contextmanager
+from itertools import count
 
 import pytest
 
-import tests.support.unflushed  # noqa: F401
+import tests.support.unflushed  # noqa: F401  # registers a hook
 from tests.support import postgres, valkey
+from tests.support.step_fixture import World
 
 
 @pytest.fixture
@@ -20,8 +23,9 @@ def unraisable(monkeypatch):
 
 
 def found(kind, look):
-    """What a server of its own needs; without it the tests that may kill one are skipped."""
+    """Require what a server needs; without it the tests that kill a server are skipped."""
     there = look()
+    # Without its binary a server cannot be started; with CI set a skipped test fails the run.
     return pytest.skip(kind.ABSENT) if there is None else there
 
 
@@ -58,3 +62,34 @@ def valkey_binary():
 @pytest.fixture(scope="session")
 def valkey_url(request):
     yield from running(valkey, request, "valkey_binary", "valkey")
+
+
+@pytest.fixture(scope="session")
+def world_file(tmp_path_factory):
+    """SQLite with the tables of a world, which tests copy: that is faster than new tables."""
+    file = tmp_path_factory.mktemp("tables") / "jobs.db"
+    World(f"sqlite:///{file}", "batch").jobs.close()
+    return file
+
+
+@pytest.fixture(scope="session")
+def postgres_worlds(postgres_url):
+    """Makes worlds on PostgreSQL.  Tables that no test has altered are used again."""
+    shapes, numbers = {}, count(1)
+
+    @contextmanager
+    def world():
+        prefix, shape = shapes.popitem() if shapes else (f"world{next(numbers)}", None)
+        made = World(postgres_url, prefix)
+        shape = shape or made.shape()
+        yield made
+        if made.shape() == shape:
+            made.clear()
+            made.jobs.close()
+            shapes[prefix] = shape
+        else:
+            made.close()
+
+    yield world
+    for prefix in shapes:
+        World(postgres_url, prefix).close()

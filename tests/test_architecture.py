@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "retrytemplate"
 
 # Packages that need an extra, or are a program.  All others are the core, new ones included.
-OUTER = {"_storage", "backends", "batch", "cli", "control", "demo"}
+OUTER = {"_storage", "backends", "batch", "cli", "control", "demo", "workers"}
 NO_ROOMS = {"__init__.py", "__init__.pyi", "__pycache__", "py.typed"}
 CORE = sorted({path.name for path in PACKAGE.iterdir()} - OUTER - NO_ROOMS)
 RULES = (
@@ -162,16 +162,17 @@ def test_import_search_finds_imports_that_run_anywhere(source, found):
         *("retrytemplate", "retrytemplate.backoff", "retrytemplate.batch", "retrytemplate.caches"),
         *("retrytemplate.classify", "retrytemplate.control", "retrytemplate.listeners"),
         *("retrytemplate.policies", "retrytemplate.backends", "retrytemplate.testing"),
+        "retrytemplate.workers",
     ],
 )
 def test_lazy_module_is_listed_before_it_is_loaded(package):
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", f"import {package} as p; print(*{{*p.__all__}} - {{*dir(p)}})"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.split() == []
+    assert result.stdout.split() == []
 
 
 @pytest.mark.parametrize(
@@ -235,12 +236,12 @@ def test_declared_dependencies_are_attrs_and_cachetools():
 
 RAISERS = (
     "guard|template|execution|cache|listener|library|part|"
-    "breaker|bulkhead|budget|switch|rule|Deadline|RetryState"
+    "breaker|bulkhead|budget|gate|switch|rule|Deadline|RetryState"
 )
 
 
 @pytest.mark.parametrize("name", retrytemplate.errors.__all__)
-def test_docstring_of_every_error_says_who_raises_it(name):
+def test_docstring_of_every_error_names_its_source(name):
     words = inspect.cleandoc(getattr(retrytemplate.errors, name).__doc__ or "")
     assert re.search(r"\b(raise[sd]?|given)\b", words, re.IGNORECASE), words
     assert re.search(rf"\b({RAISERS})s?\b", words), words

@@ -56,7 +56,7 @@ from retrytemplate.testing import (
     virtual_loop,
 )
 from tests.support.failing_cache import Down
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 NAN, INF = float("nan"), float("inf")
 DAY_BEFORE = timedelta(days=-1)
@@ -173,6 +173,7 @@ REFUSED = [
     *settings(RetryState, "rollback_for", 5, "OSError", (OSError, 5), int, key="key"),
     *settings(RetryState, "rollback_for", *LATER, key="key"),
     *settings(RetryState, "defer_backoff", "later", 5, True, key="key"),
+    *settings(RetryState, "exclusive", 0, 1, "yes", key="key"),
     *settings(RetryState, "remember", -1, NAN, "60", DAY_BEFORE, True, key="key"),
     *settings(MemoryRetryContextCache, "capacity", 0, -1, 1.5, "9", True, None),
     *settings(MemoryRetryContextCache, "ttl", -1, NAN, "60", DAY_BEFORE, True),
@@ -280,7 +281,7 @@ CLOCK = "an object with the methods monotonic, time, sleep, sleep_async"
 
 
 @pytest.mark.parametrize(
-    ("make", "arguments", "said"),
+    ("make", "arguments", "reported"),
     [
         (Deadline, {"seconds": -1}, f"seconds must be {SECONDS} >= 0, got -1"),
         (AttemptTimeout, {"seconds": 0}, f"seconds must be {SECONDS} > 0, got 0"),
@@ -302,8 +303,8 @@ CLOCK = "an object with the methods monotonic, time, sleep, sleep_async"
     ],
     ids=case_id,
 )
-def test_error_names_all_allowed_values(make, arguments, said):
-    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+def test_error_names_all_allowed_values(make, arguments, reported):
+    with pytest.raises((TypeError, ValueError), match=re.escape(reported)):
         make(**arguments)
 
 
@@ -343,18 +344,18 @@ def test_durable_cache_without_a_template_name_raises():
     RetryTemplate(cache=Durable(), name="orders")
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize(
     "how",
     [{"recovery": 5}, {"recovery": 5, "state": RetryState("key")}, {"state": "key"}],
     ids=case_id,
 )
-def test_invalid_argument_is_rejected_before_the_execution_begins(way, how, listening):
+def test_invalid_argument_is_rejected_before_the_execution_begins(driver, how, listening):
     callback, recorder = Script(ValueError()), Recorder()
     template = made(listeners=[recorder] if listening else [])
     with pytest.raises(TypeError, match=next(iter(how))):
-        way(template, callback, **how)
+        driver(template, callback, **how)
     assert (callback.calls, recorder.hooks) == (0, [])
 
 
@@ -384,11 +385,11 @@ def test_callback_that_is_not_callable_is_rejected_in_a_task(nonsense):
             asyncio.run(enter(nonsense))
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("key", [None, 1.5, ["a"], {"a": 1}, NAN, (1, None)], ids=repr)
-def test_key_without_a_stable_encoding_is_named(way, key):
+def test_key_without_a_stable_encoding_is_named(driver, key):
     with pytest.raises(InconsistentKeyError) as caught:
-        way(made(), Script("value"), state=RetryState(key))
+        driver(made(), Script("value"), state=RetryState(key))
     shown = key if not isinstance(key, tuple) else key[1]
     assert repr(shown) in str(caught.value)
 
@@ -418,7 +419,7 @@ async def test_coroutine_function_without_parameters_suggests_call(settings):
         await made(**settings).execute_async(nothing_awaited)
 
 
-def test_execute_of_wrapped_function_without_context_says_use_call():
+def test_execute_of_wrapped_function_without_context_suggests_call():
     with pytest.raises(MisuseError, match=r"nothing_wanted .*use call\(\)"):
         made().execute(Bulkhead("files").wrap(nothing_wanted))
 
@@ -446,10 +447,10 @@ def test_type_error_inside_a_callback_is_an_ordinary_failure():
     assert "use call()" not in str(outcome.exception)
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["plain", "listener"])
-def test_type_error_inside_a_callback_with_context_is_retried(way, settings):
-    assert way(made(**settings), Script(TypeError("its own"), "value")) == "value"
+def test_type_error_inside_a_callback_with_context_is_retried(driver, settings):
+    assert driver(made(**settings), Script(TypeError("its own"), "value")) == "value"
 
 
 def test_type_error_in_callback_with_wrapped_signature_is_ordinary():
@@ -485,6 +486,14 @@ def test_asynchronous_hook_in_synchronous_use_is_named(hook):
             recovery=lambda context: "r",
             state=RetryState("key", rollback_for=()),
         )
+    assert current_context() is None
+
+
+@pytest.mark.parametrize("hook", ["open", "before_attempt", "on_success", "close"])
+def test_asynchronous_hook_of_a_first_attempt_is_named(hook):
+    template = RetryTemplate(listeners=[with_async_hook(hook)])
+    with pytest.raises(MisuseError, match=rf"Hook\.{hook} returned an awaitable"):
+        template.execute(lambda context: "value")
     assert current_context() is None
 
 
@@ -596,12 +605,12 @@ def test_asynchronous_cache_in_synchronous_use_is_named(step):
 
     with pytest.raises(Exception) as caught:
         template.execute(callback, state=RetryState("key"))
-    said = []
+    reported = []
     error = caught.value
     while error is not None:
-        said.append(str(error))
+        reported.append(str(error))
         error = error.__cause__ or error.__context__
-    assert any(f"Twin.{step} returned an awaitable" in text for text in said)
+    assert any(f"Twin.{step} returned an awaitable" in text for text in reported)
 
 
 def test_asynchronous_clock_in_synchronous_use_is_named():
@@ -627,17 +636,17 @@ def test_asynchronous_guard_in_synchronous_use_is_named(method):
         template.execute(Script(ValueError()))
 
 
-@every_way
-def test_blocking_cache_in_tasks_is_rejected(way):
+@every_driver
+def test_blocking_cache_in_tasks_is_rejected(driver):
     class Blocking(MemoryRetryContextCache):
         blocking = True
 
     template = made(name="blocking", cache=Blocking())
-    if way.__name__ in ("in_thread", "in_block"):
-        assert way(template, Script("value"), state=RetryState("key")) == "value"
+    if driver.__name__ in ("in_thread", "in_block"):
+        assert driver(template, Script("value"), state=RetryState("key")) == "value"
     else:
         with pytest.raises(MisuseError, match="Blocking blocks"):
-            way(template, Script("value"), state=RetryState("key"))
+            driver(template, Script("value"), state=RetryState("key"))
 
 
 @pytest.mark.parametrize("state", ["", 0, [], False, "order-17"])

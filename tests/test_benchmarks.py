@@ -1,4 +1,4 @@
-"""The benchmarks run; their results are not asserted."""
+"""The benchmarks, which write the tables of pages, run; their results are not asserted."""
 
 import json
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.documentation
 
 ROOT = Path(__file__).resolve().parent.parent
 TITLES = (
@@ -100,6 +102,13 @@ def test_unknown_library_raises_error_that_names_the_known_ones():
             ],
         ),
         ("switch", ["SQLite"]),
+        (
+            "workers",
+            [
+                "`TaskSupervisor.start` to `TaskGroup.create_task`",
+                "`process_stream` to `asyncio.Queue` with a fixed pool",
+            ],
+        ),
     ],
 )
 def test_other_tables_are_written_between_their_marks(tmp_path, name, titles):

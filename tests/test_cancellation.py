@@ -1,4 +1,4 @@
-"""What may not be held up: cancellations, interrupts and exits, wherever they arrive."""
+"""Cancellations, interrupts and exits pass through every component immediately."""
 
 import asyncio
 import concurrent.futures
@@ -28,7 +28,7 @@ from retrytemplate.testing import AsyncRecorder, Interrupted, Recorder, VirtualC
 from retrytemplate.testing.clock import checkpoint
 from tests.support.failing_cache import Down
 from tests.support.hooks import EveryHook
-from tests.support.runners import Script, every_way, in_block, in_thread, made
+from tests.support.runners import Script, every_driver, in_block, in_thread, made
 
 pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWarning")
 
@@ -41,7 +41,7 @@ UNCALLED = ("open", "before_attempt", "on_store_error")
 
 
 class Signal:
-    """Raises in one place only; each place calls it with its name."""
+    """Raises at one place only; each place calls it with its name."""
 
     def __init__(self, place, set_off):
         self.place, self.set_off = place, set_off
@@ -50,20 +50,20 @@ class Signal:
         return self.set_off() if place == self.place else None
 
 
-class Telling(EveryHook):
-    """Counts its opens and closes, and lets the signal go off in its hooks."""
+class Recording(EveryHook):
+    """Counts its opens and closes, and raises the signal in its hooks."""
 
     def __init__(self, signal=None):
         self.signal = signal
-        self.told = []
+        self.called = []
 
     def hook(self, name):
-        self.told.append(name)
+        self.called.append(name)
         return None if self.signal is None else self.signal.at(name)
 
 
 class SignalClock(VirtualClock):
-    """Lets the signal go off in its sleeps."""
+    """Raises the signal in its sleeps."""
 
     def __init__(self, signal):
         super().__init__()
@@ -81,12 +81,12 @@ class SignalClock(VirtualClock):
 
 
 class Scene:
-    """An execution that passes every place up to where the signal goes off."""
+    """An execution that passes every place up to the one of the signal."""
 
     def __init__(self, place, set_off):
         self.signal = Signal(place, set_off)
         self.place = place
-        self.listeners = [Telling(), Telling(self.signal), Telling()]
+        self.listeners = [Recording(), Recording(self.signal), Recording()]
         self.clock = SignalClock(self.signal)
         attempts = 1 if "recover" in place else 9
         self.away = place == "on_store_error"
@@ -124,10 +124,10 @@ class Scene:
         return {"recovery": self.recovery, "state": STATE}
 
     def check(self):
-        """What holds afterwards, whatever went off and wherever."""
+        """The conditions after any signal at any place."""
         assert self.calls == (0 if self.place in UNCALLED else 1)
         assert self.recoveries == (1 if self.recovers else 0)
-        assert [listener.told.count("close") for listener in self.listeners] == [1, 1, 1]
+        assert [listener.called.count("close") for listener in self.listeners] == [1, 1, 1]
         assert current_context() is None
         assert self.clock.sleeps == []
         self.away = False
@@ -146,7 +146,7 @@ class Scene:
 
 
 class Hard(BaseException):
-    """No ``Exception``, and unknown to everybody."""
+    """Not an ``Exception``, and of an unknown class."""
 
 
 SIGNALS = [
@@ -171,14 +171,14 @@ def named(value):
 @pytest.mark.statement("S0-22")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("signal", SIGNALS, ids=named)
-@pytest.mark.parametrize("way", [in_thread, in_block], ids=["execute", "block"])
-def test_signal_passes_from_every_component_and_releases_everything(way, signal, place):
+@pytest.mark.parametrize("driver", [in_thread, in_block], ids=["execute", "block"])
+def test_signal_passes_from_every_component_and_releases_everything(driver, signal, place):
     def set_off():
         raise signal
 
     scene = Scene(place, set_off)
     with pytest.raises(type(signal)) as caught:
-        way(scene.template, scene.callback, **scene.how)
+        driver(scene.template, scene.callback, **scene.how)
     assert caught.value is signal
     scene.check()
 
@@ -220,12 +220,12 @@ POLICIES = [
 @pytest.mark.statement("S0-22")
 @pytest.mark.parametrize("policy", POLICIES, ids=named)
 @pytest.mark.parametrize("signal", SIGNALS, ids=named)
-@every_way
-def test_policy_is_not_called_for_a_signal(way, signal, policy):
+@every_driver
+def test_policy_is_not_called_for_a_signal(driver, signal, policy):
     callback = Script(signal)
 
     with pytest.raises(type(signal)):
-        way(made(policy=policy), callback)
+        driver(made(policy=policy), callback)
     assert callback.calls == 1
 
 
@@ -249,7 +249,7 @@ async def _asyncio_cancels():
 
 
 async def in_asyncio(execute):
-    """Run it in a task that cancels itself in the place; it must end as cancelled."""
+    """Run it in a task that cancels itself at the place; it must end as cancelled."""
     task = asyncio.ensure_future(execute())
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -338,8 +338,8 @@ async def test_cancelled_task_group_in_a_callback_ends_the_execution():
     async def callback(context):
         calls.append(context.attempt)
         async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(60))
-            group.create_task(asyncio.sleep(60))
+            group.create_task(asyncio.Event().wait())
+            group.create_task(asyncio.Event().wait())
 
     task = asyncio.create_task(made(9).execute_async(callback))
     await asyncio.sleep(0)
@@ -409,7 +409,7 @@ def test_second_cancellation_ends_a_close_and_calls_the_others():
 def test_trio_cancellation_calls_every_close_and_ends_shielded_ones():
     async def shielded():
         with trio.CancelScope(shield=True):
-            await trio.sleep(1.0)
+            await trio.sleep(1.0)  # virtual seconds
 
     scope = trio.CancelScope()
 
@@ -432,27 +432,27 @@ def test_trio_cancellation_calls_every_close_and_ends_shielded_ones():
 
 
 @pytest.mark.statement("S2-32")
-@every_way
-def test_interrupted_wait_ends_the_execution_with_its_error(way):
+@every_driver
+def test_interrupted_wait_ends_the_execution_with_its_error(driver):
     template = made(9, delay=5.0, clock=VirtualClock(interrupt_at=2), listeners=[Recorder()])
     callback = Script(ValueError("the callback's own"))
     recoveries = []
 
     with pytest.raises(BackoffInterruptedError) as caught:
-        way(template, callback, recovery=recoveries.append)
+        driver(template, callback, recovery=recoveries.append)
     assert isinstance(caught.value.__cause__, Interrupted)
     assert callback.calls == 2
     assert recoveries == []
 
 
-@every_way
-def test_interrupted_wait_keeps_the_count_and_frees_the_key(way):
+@every_driver
+def test_interrupted_wait_keeps_the_count_and_frees_the_key(driver):
     template = made(9, delay=5.0, name="scene", clock=VirtualClock(interrupt_at=1))
 
     with pytest.raises(BackoffInterruptedError):
-        way(template, Script(ValueError()), state=STATE)
+        driver(template, Script(ValueError()), state=STATE)
     callback = Script("value")
-    assert way(template, callback, state=STATE) == "value"
+    assert driver(template, callback, state=STATE) == "value"
     assert callback.seen == [2]
 
 
@@ -460,7 +460,7 @@ def test_interrupted_wait_keeps_the_count_and_frees_the_key(way):
 
 
 class Suspended:
-    """An awaitable on which a coroutine rests when no loop drives it."""
+    """An awaitable at which a coroutine is suspended without a loop."""
 
     def __await__(self):
         yield
@@ -482,7 +482,7 @@ def executed(template):
     return template.execute_async(rests)
 
 
-def asked(template):
+def outcome_of(template):
     return template.outcome_async(rests)
 
 
@@ -497,8 +497,8 @@ async def under_a_deadline(template):
         await rests()
 
 
-suspended_in_every_way = pytest.mark.parametrize(
-    "suspended", [wrapped, called, executed, asked, in_a_block]
+suspended_in_every_driver = pytest.mark.parametrize(
+    "suspended", [wrapped, called, executed, outcome_of, in_a_block]
 )
 listeners_of_every_kind = pytest.mark.parametrize(
     "listener", [None, Recorder, AsyncRecorder], ids=["no listener", "sync", "async"]
@@ -506,7 +506,7 @@ listeners_of_every_kind = pytest.mark.parametrize(
 
 
 def begun(suspended, listener):
-    """A coroutine that rests in its callback, begun in a context that is gone by now."""
+    """A coroutine suspended in its callback, started in a context that has ended."""
     listeners = [] if listener is None else [listener()]
     coroutine = suspended(made(listeners=listeners))
     step = contextvars.copy_context().run
@@ -517,13 +517,13 @@ def begun(suspended, listener):
 
 @pytest.fixture
 def without_loop(monkeypatch):
-    """An asynchronous listener rests as the callback does."""
+    """An asynchronous listener that is suspended like the callback."""
     from retrytemplate.testing import recorder
 
     monkeypatch.setattr(recorder, "checkpoint", rests)
 
 
-@suspended_in_every_way
+@suspended_in_every_driver
 @listeners_of_every_kind
 @pytest.mark.usefixtures("without_loop")
 def test_suspended_execution_can_be_closed_from_another_context(suspended, listener):
@@ -538,7 +538,7 @@ def test_suspended_execution_can_be_closed_from_another_context(suspended, liste
         assert listeners[0].hooks[-1] == "close"
 
 
-@suspended_in_every_way
+@suspended_in_every_driver
 @listeners_of_every_kind
 @pytest.mark.usefixtures("without_loop")
 def test_suspended_execution_that_is_collected_is_closed_silently(suspended, listener, unraisable):

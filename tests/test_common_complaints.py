@@ -1,10 +1,10 @@
-"""What users of other retry libraries ask for, again and again: each by the name of its pain.
+"""Frequent complaints about other retry libraries: one test for each.
 
 Some are held in full elsewhere:
 
 | pain | held by |
 |---|---|
-| tests wait for real | ``tests/testing/test_testing_your_code.py`` |
+| tests wait for real | ``tests/testing/test_users_tests.py`` |
 | Retry-After is do-it-yourself | ``tests/backoff/test_retry_after*.py`` |
 | tracebacks are hidden | ``tests/_engine/test_wrapping.py``, at its end |
 | generators are silently not retried | ``tests/_engine/test_wrapping.py`` |
@@ -38,7 +38,7 @@ from retrytemplate import (
     UnacceptableResultError,
 )
 from retrytemplate.testing import AsyncRecorder, ScriptedRandom, VirtualClock, run
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 
 def test_hung_attempt_does_not_prevent_the_retry():
@@ -120,21 +120,21 @@ def test_number_of_attempts_of_one_call_is_available():
     assert "3 attempts failed" in caught.value.__notes__[0]
 
 
-@every_way
-def test_delay_may_depend_on_the_exception_without_a_class(way):
+@every_driver
+def test_delay_may_depend_on_the_exception_without_a_class(driver):
     def delay(failures, exception):
         return 0.0 if isinstance(exception, ConnectionError) else 10.0 * failures
 
     template = made(4, backoff=FixedBackoff(delay))
-    way(template, Script(TimeoutError(), ConnectionError(), TimeoutError(), "value"))
+    driver(template, Script(TimeoutError(), ConnectionError(), TimeoutError(), "value"))
     assert [each for each in template.clock.sleeps if each] == [10.0, 30.0]
 
 
-@every_way
-def test_caller_gets_the_real_error(way):
+@every_driver
+def test_caller_gets_the_real_error(driver):
     failure = OSError("the real one")
     with pytest.raises(OSError) as caught:
-        way(made(3), Script(failure))
+        driver(made(3), Script(failure))
     assert caught.value is failure
     assert (failure.__cause__, failure.__context__) == (None, None)
 
@@ -146,7 +146,7 @@ def test_retrying_all_but_one_type_swallows_no_cancellation():
     @template.wrap
     async def fetch():
         calls.append(1)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def body():
         await asyncio.wait_for(fetch(), 1.0)
@@ -235,22 +235,22 @@ class TryAgain(Exception):
     """Raised by a callback that wants another attempt."""
 
 
-@every_way
-def test_request_for_another_attempt_keeps_the_last_error(way):
+@every_driver
+def test_request_for_another_attempt_keeps_the_last_error(driver):
     policy = SimpleRetryPolicy(3, TryAgain)
     last = TryAgain("still not there")
     callback = Script(TryAgain("not yet"), TryAgain("not yet"), last)
 
     with pytest.raises(TryAgain) as caught:
-        way(made(policy=policy), callback)
+        driver(made(policy=policy), callback)
     assert caught.value is last
     assert callback.calls == 3
 
 
-@every_way
-def test_rejected_result_is_in_the_last_error(way):
+@every_driver
+def test_rejected_result_is_in_the_last_error(driver):
     policy = ResultRetryPolicy(lambda status: status == 202, SimpleRetryPolicy(3))
     with pytest.raises(UnacceptableResultError, match="202") as caught:
-        way(made(policy=policy), Script(202))
+        driver(made(policy=policy), Script(202))
     assert caught.value.result == 202
     assert caught.value.attempts == 3

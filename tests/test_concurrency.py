@@ -1,4 +1,4 @@
-"""One template, many threads and tasks: no count of one shows up in another."""
+"""One template in many threads and tasks: executions share no count."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ ATTEMPTS = 4
 
 
 class Own:
-    """The failures of one call, and what its attempts saw of their context."""
+    """The failures of one call, and the contexts of its attempts."""
 
     def __init__(self, failures):
         self.failures = failures
@@ -73,7 +73,7 @@ def wrapped(template, own):
     return template.wrap(own)()
 
 
-def asked(template, own):
+def outcome_of(template, own):
     return template.outcome(own).unwrap()
 
 
@@ -85,7 +85,7 @@ def in_a_block(template, own):
     return attempts.result
 
 
-ENTRANCES = [executed, called, wrapped, asked, in_a_block]
+ENTRANCES = [executed, called, wrapped, outcome_of, in_a_block]
 
 
 def counts_never_mix(template, enter, rounds=10):
@@ -186,7 +186,7 @@ async def test_counts_never_mix_between_tasks(entrance, settings):
 
 
 async def test_plain_retry_loop_on_a_shared_object_mixes_tasks():
-    """What the test before guards against: the same check on a shared count fails."""
+    """The same check on a shared count fails."""
     shared = SharedContext.Context()
 
     async def enter(own):
@@ -362,15 +362,15 @@ def test_one_thread_at_a_time_holds_a_key():
         raise ValueError
 
     def work(number):
-        refused = failed = 0
+        rejected = failed = 0
         for _ in range(20):
             try:
                 template.execute(callback, state=RetryState("key"))
             except AttemptInProgressError:
-                refused += 1
+                rejected += 1
             except ValueError:
                 failed += 1
-        return refused + failed, failed
+        return rejected + failed, failed
 
     results = in_threads(work, THREADS)
     assert all(total == 20 for total, _ in results)

@@ -1,8 +1,8 @@
-"""What we do where the original does something that we do not follow.
+"""Documented deviations from the original library.
 
 The traces of ``golden/deviations.jsonl`` show the original, Spring Retry; each kind of them has a
-test here that plays the same scenario and holds what we do instead.  "Where we differ" in
-``docs/from-spring-retry.md`` has the list.
+test here that plays the same scenario and holds what we do instead.  "Differences" in
+``docs/migrate/spring-retry.md`` has the list.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFUSED = ("max_zero", "empty_composite")
 
 
 def each(tag: str) -> pytest.MarkDecorator:
-    """Every scenario of a tag that can be built, in both ways to execute."""
+    """Every scenario of a tag that can be built, synchronous and asynchronous."""
     chosen = [
         pytest.param(line, mode, id=f"{line['id']}-{mode}")
         for line in LINES
@@ -48,7 +48,7 @@ def each(tag: str) -> pytest.MarkDecorator:
 
 
 def is_refused(line: JSON) -> bool:
-    """Whether a setting of the scenario is senseless, so that there is nothing to play."""
+    """Whether a setting of the scenario is invalid, so that it cannot run."""
     return bool({*line["tags"]} & {*REFUSED}) or line["scenario"].get("cache_capacity") == 0
 
 
@@ -68,7 +68,7 @@ def key_of(call: JSON) -> str | None:
 
 
 def attempts_of(call: JSON, record: JSON) -> list[JSON]:
-    """What the callbacks did that were called."""
+    """The results of the called callbacks."""
     called = [event for event in record["events"] if event[0] == "callback"]
     end = {"return": "end"}
     return [call["outcomes"][n] if n < len(call["outcomes"]) else end for n in range(len(called))]
@@ -99,7 +99,7 @@ def forbids_recovery(expected: JSON, actual: JSON) -> bool:
 
 
 def first_deviation(line: JSON, trace: list[JSON]) -> int:
-    """Where we first do something else than the original: an index, or the length of the trace."""
+    """The first difference to the original: an index, or the length of the trace."""
     kept: JSON = {}
     for index, (expected, (_, call, record)) in enumerate(
         zip(line["trace"], calls_of(line, trace), strict=True)
@@ -117,7 +117,7 @@ def first_deviation(line: JSON, trace: list[JSON]) -> int:
 
 
 def agree_until_the_first_deviation(line: JSON, mode: str) -> tuple[list[JSON], int]:
-    """Ours, and where it stops following the original."""
+    """The trace of this library, and its first deviation from the original."""
     trace = played(line, mode)
     until = first_deviation(line, trace)
     agree(line["trace"][:until], trace[:until])
@@ -385,14 +385,14 @@ def test_trace_without_not_recoverable_equals_the_original(line: JSON, mode: str
 
 
 def test_some_lines_end_without_the_recovery_of_the_original() -> None:
-    heard = [
+    received = [
         line["id"]
         for line in plain("nested_not_recoverable")
         if any(map(forbids_recovery, line["trace"], played(line, "sync")))
     ]
 
-    assert "directed-not-recoverable-nested-ignored" in heard
-    assert "directed-not-recoverable-circuit-ignored" in heard
+    assert "directed-not-recoverable-nested-ignored" in received
+    assert "directed-not-recoverable-circuit-ignored" in received
 
 
 # -- a veto, or an exception out of open, keeps the key's history -------------------------------

@@ -10,18 +10,19 @@ import attrs
 import pytest
 
 import retrytemplate
-from retrytemplate import batch, control
+from retrytemplate import batch, control, workers
 from retrytemplate.batch.errors import __all__ as errors_of_steps
 from retrytemplate.control.timeout.timeout import RERAISE
 from retrytemplate.errors import __all__ as errors
 from retrytemplate.listeners import HOOKS
+from retrytemplate.workers.errors import __all__ as errors_of_workers
 
 pytestmark = pytest.mark.documentation
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 
-TABLE = re.compile(r"<!-- defaults: ([\w.]+) -->\n\|.*\n\|[-|]+\n((?:\|.*\n)+)")
+TABLE = re.compile(r"<!-- defaults: ([\w., ]+) -->\n\|.*\n\|[-|]+\n((?:\|.*\n)+)")
 ROW = re.compile(r"\| `(\w+)` \| (required|left out|`.*?`) \|")
 
 
@@ -36,6 +37,8 @@ def shown(value):
         return value.__name__
     if value is control.DEFAULT_TRIGGERS:
         return "DEFAULT_TRIGGERS"
+    if value is control.TRANSIENT_ERRORS:
+        return "TRANSIENT_ERRORS"
     if isinstance(value, control.Calls):
         return f"Calls({value.number})"
     return f"{type(value).__name__}()"
@@ -60,8 +63,9 @@ def defaults(target):
 
 def tables():
     for page in PAGES:
-        for name, rows in TABLE.findall(page.read_text(encoding="utf-8")):
-            yield pytest.param(name, rows, id=f"{page.stem}-{name}")
+        for names, rows in TABLE.findall(page.read_text(encoding="utf-8")):
+            for name in names.split(", "):
+                yield pytest.param(name, rows, id=f"{page.stem}-{name}")
 
 
 # Not on the page: not for users.
@@ -70,7 +74,7 @@ INTERNAL = {"RetryState": {"tracked"}}
 
 PUBLIC = {
     name: getattr(module, name)
-    for module in (retrytemplate, batch, control)
+    for module in (retrytemplate, batch, control, workers)
     for name in module.__all__
 }
 
@@ -93,6 +97,7 @@ WITHOUT_A_TABLE = {
     *("DeadLetters", "LetterFilter", "Records", "Runs", "Scenario"),
     # Results and events of control objects; and windows, which are a number.
     *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "FallbackOutcome", "Permit", "Slot"),
+    *("GateEntry", "GateSnapshot"),
     *("CallRejected", "CircuitChanged", "ControlEvent", "FallbackUsed", "LateResult"),
     *("CircuitStoreRecovered", "CircuitStoreLost"),
     "TimedOut",
@@ -108,18 +113,36 @@ WITHOUT_A_TABLE = {
     *("SwitchChanged", "SwitchReport", "SwitchScope", "SwitchSnapshot"),
     *("SwitchStoreRecovered", "SwitchStoreLost", "UnreadableRecord"),
     "AuthenticationFailed",
+    *("TaskCancelled", "TaskCleanupFailed", "TaskEvent", "TaskFailed", "TaskStarted", "TaskStuck"),
+    *("Job", "JobReplay"),
+    *("MessageCrashAttributed", "MessageEvent", "MessageExclusive", "MessageExclusiveTimedOut"),
+    *("MessageSettled", "MessageSuspected", "QueueAckFailed", "QueueEvent", "QueuePaused"),
+    *("QueueReceiveFailed", "RuntimeSnapshot", "ShutdownReport", "WorkerStopped", "WorkerStopping"),
+    # Outcomes of a handler.
+    *("Release", "Retry"),
+    *("StopReport", "SupervisorSnapshot", "TaskHandle"),
+    *("Gathered", "StreamReport"),
 }
 
 
 def test_every_component_with_settings_has_its_table():
     listed = {parameter.values[0] for parameter in tables()}
-    rooms = ("policies", "backoff", "caches", "template", "classify", "batch", "control")
+    packages = (
+        "policies",
+        "backoff",
+        "caches",
+        "template",
+        "classify",
+        "batch",
+        "control",
+        "workers",
+    )
     parts = {
         name
         for name, part in PUBLIC.items()
         if isinstance(part, type)
         and not issubclass(part, BaseException)
-        and part.__module__.split(".")[1] in rooms
+        and part.__module__.split(".")[1] in packages
         and not inspect.isabstract(part)
         and not getattr(part, "_is_protocol", False)
         and defaults(part)
@@ -128,13 +151,15 @@ def test_every_component_with_settings_has_its_table():
 
 
 def test_page_of_errors_has_a_row_for_every_error():
-    rows = re.findall(r"^\| `(\w+)`", (DOCS / "errors.md").read_text(encoding="utf-8"), re.M)
-    assert {*errors, *errors_of_steps} <= set(rows)
+    rows = re.findall(
+        r"^\| `(\w+)`", (DOCS / "reference" / "errors.md").read_text(encoding="utf-8"), re.M
+    )
+    assert {*errors, *errors_of_steps, *errors_of_workers} <= set(rows)
     assert len(rows) == len(set(rows))
 
 
 def test_page_of_listeners_has_every_hook_in_order():
-    text = (DOCS / "listeners.md").read_text(encoding="utf-8")
+    text = (DOCS / "guide" / "listeners.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)\(context", text, re.M) == list(HOOKS)
 
 
@@ -145,7 +170,35 @@ def test_every_public_name_is_on_a_page_written_by_hand():
 
 
 def test_images_of_the_pages_exist():
-    texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    targets = [each for text in texts for each in re.findall(r"!\[.*?\]\((.*?)\)", text)]
+    targets = [
+        page.parent / target
+        for page in [*PAGES, DOCS.parent / "README.md"]
+        for target in re.findall(r"!\[.*?\]\((.*?)\)", page.read_text(encoding="utf-8"))
+    ]
     assert targets
-    assert [each for each in targets if not (DOCS / each).is_file()] == []
+    assert [each for each in targets if not each.is_file()] == []
+
+
+def test_links_of_readme_and_contributing_lead_to_files():
+    for page in (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"):
+        links = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+        assert links
+        assert [each for each in links if not (page.parent / each).exists()] == []
+
+
+def test_pages_have_no_prompts():
+    for page in [*PAGES, DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]:
+        assert not re.search(r"^(>>>|\.\.\. )", page.read_text(encoding="utf-8"), re.M), page
+
+
+def test_code_of_the_pages_fits_its_block():
+    for page in [*PAGES, DOCS.parent / "README.md"]:
+        blocks = re.findall(r"^```(?:python|text)\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+        long = [line for block in blocks for line in block.splitlines() if len(line) > 88]
+        assert long == [], page
+
+
+def test_readme_is_short_and_begins_with_code():
+    lines = (DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert "```python" in lines[:15]

@@ -1,4 +1,4 @@
-"""Every way to run an execution has the same result: inline, by the engine, in threads or tasks."""
+"""All entry points have the same result: inline, by the engine, in threads or tasks."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -27,13 +27,13 @@ from retrytemplate._engine.drivers import SYNC
 from retrytemplate._engine.entry import prepare, run_from_start
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
-from tests.support.runners import WAYS, every_way, in_block, in_thread, made
+from tests.support.runners import DRIVERS, every_driver, in_block, in_thread, made
 
 # -- scenarios ----------------------------------------------------------------------------------
 
 
 class Interrupting(BaseException):
-    """What no template holds up."""
+    """A base exception: never retried or suppressed."""
 
 
 KINDS = (ValueError, OSError, ConnectionError, KeyError, Interrupting)
@@ -93,7 +93,7 @@ recoveries = st.sampled_from([None, "value", LookupError])
 
 
 class Silent(RetryListener):
-    """Listens to everything and says nothing."""
+    """Implements every hook and does nothing."""
 
     def open(self, context):
         pass
@@ -109,13 +109,13 @@ class Silent(RetryListener):
 
 
 class Noisy(RetryListener):
-    """Records every hook, and does something else in the hook that is given."""
+    """Records every hook, and deviates in one given hook."""
 
     def __init__(self, odd=None):
         self.events = []
         self.odd = odd
 
-    def told(self, hook, context, *value):
+    def record(self, hook, context, *value):
         self.events.append((hook, context.attempt, context.retry_count, context.closed, *value))
         if self.odd is None or self.odd[:2] != (hook, sum(e[0] == hook for e in self.events)):
             return None
@@ -127,16 +127,16 @@ class Noisy(RetryListener):
         raise does(f"out of {hook}")
 
 
-def telling(hook):
-    return lambda self, context, *value: self.told(hook, context, *value)
+def recording(hook):
+    return lambda self, context, *value: self.record(hook, context, *value)
 
 
 for hook in HOOKS:
-    setattr(Noisy, hook, telling(hook))
+    setattr(Noisy, hook, recording(hook))
 
 
-def trace(way, policy, backoff, script, recovery, listeners=(), guards=(), timed=False):
-    """All that can be seen of one execution."""
+def trace(driver, policy, backoff, script, recovery, listeners=(), guards=(), timed=False):
+    """The observable results of one execution."""
     clock = VirtualClock()
     template = RetryTemplate(
         policy,
@@ -172,7 +172,7 @@ def trace(way, policy, backoff, script, recovery, listeners=(), guards=(), timed
         return recovery
 
     try:
-        end = "value", way(template, attempt, None if recovery is None else recover)
+        end = "value", driver(template, attempt, None if recovery is None else recover)
     except BaseException as exc:
         place = next((n for n, failure in enumerate(raised) if failure is exc), None)
         end = "raised", type(exc), str(exc), place, getattr(exc, "__notes__", [])
@@ -210,22 +210,22 @@ def wrapped(template, attempt, recovery):
     return template.bind(recovery=recovery).wrap(attempt)()
 
 
-def asked(template, attempt, recovery):
+def outcome_of(template, attempt, recovery):
     outcome = template.bind(recovery=recovery).outcome(attempt)
     if outcome.ok:
         return outcome.value
     raise outcome.exception
 
 
-def with_recovery(way):
+def with_recovery(driver):
     def enter(template, attempt, recovery):
-        return way(template, attempt, recovery=recovery)
+        return driver(template, attempt, recovery=recovery)
 
     return enter
 
 
 def driven(coroutine):
-    """Run a coroutine whose awaits are all over at once."""
+    """Run a coroutine whose awaits all complete immediately."""
     while True:
         try:
             coroutine.send(None)
@@ -234,7 +234,7 @@ def driven(coroutine):
 
 
 class InstantTurn:
-    """Gives the loop that is not there its turn."""
+    """Replaces the event loop for coroutines without a loop."""
 
     def __await__(self):
         yield
@@ -257,11 +257,11 @@ def awaited_wrap(template, attempt, recovery):
 
 
 def by_engine(template, attempt, recovery):
-    """From the beginning, and to the end."""
+    """From the first attempt on the engine."""
     return run_from_start(prepare(template, attempt, None, recovery, None, SYNC))
 
 
-SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]
+SHORT = [called, wrapped, outcome_of, awaited_wrap, with_recovery(in_block)]
 
 
 @given(plain_policies, backoffs, scripts, recoveries)
@@ -275,9 +275,9 @@ SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]
 def test_every_entry_point_has_the_result_of_the_full_engine(policy, backoff, script, recovery):
     scenario = policy, backoff, script, recovery
     engine = trace(by_engine, *scenario)
-    for way in [with_recovery(in_thread), *SHORT]:
-        assert trace(way, *scenario) == engine, way
-        assert trace(way, *scenario, listeners=[Silent()]) == engine, way
+    for driver in [with_recovery(in_thread), *SHORT]:
+        assert trace(driver, *scenario) == engine, driver
+        assert trace(driver, *scenario, listeners=[Silent()]) == engine, driver
 
 
 oddities = st.none() | st.tuples(
@@ -296,27 +296,27 @@ oddities = st.none() | st.tuples(
 def test_listeners_of_an_inline_attempt_get_the_events_of_the_engine(
     policy, backoff, script, recovery, odd
 ):
-    def heard(way):
+    def events_of(driver):
         listeners = [Noisy(), Noisy(odd), Noisy()]
-        told = trace(way, policy, backoff, script, recovery, listeners, timed=True)
-        said = [[[str(part) for part in event] for event in each.events] for each in listeners]
-        return told, said
+        traced = trace(driver, policy, backoff, script, recovery, listeners, timed=True)
+        records = [[[str(part) for part in event] for event in each.events] for each in listeners]
+        return traced, records
 
-    engine = heard(by_engine)
-    for way in [with_recovery(in_thread), called, wrapped, asked]:
-        assert heard(way) == engine, way
+    engine = events_of(by_engine)
+    for driver in [with_recovery(in_thread), called, wrapped, outcome_of]:
+        assert events_of(driver) == engine, driver
 
 
 class Watchman(Guard):
-    """Records every call of a guard, and does something else in the one that is given."""
+    """Records every call of a guard, and deviates in one given call."""
 
-    def __init__(self, said, odd=None):
-        self.said = said
+    def __init__(self, records, odd=None):
+        self.records = records
         self.odd = odd
 
-    def asked(self, what, context, *value):
-        self.said.append((what, context.attempt, context.retry_count, context.closed, *value))
-        if self.odd is None or self.odd[:2] != (what, sum(e[0] == what for e in self.said)):
+    def record(self, what, context, *value):
+        self.records.append((what, context.attempt, context.retry_count, context.closed, *value))
+        if self.odd is None or self.odd[:2] != (what, sum(e[0] == what for e in self.records)):
             return None
         does = self.odd[2]
         if does == "give up":
@@ -335,7 +335,7 @@ for question in QUESTIONS:
     setattr(
         Watchman,
         question,
-        lambda self, context, *value, question=question: self.asked(question, context, *value),
+        lambda self, context, *value, question=question: self.record(question, context, *value),
     )
 
 odd_answers = st.none() | st.tuples(
@@ -352,28 +352,27 @@ odd_answers = st.none() | st.tuples(
 @example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("on_success", 1, OSError), True, True)
 @settings(max_examples=300)
 def test_guards_of_an_inline_attempt_are_called_as_by_the_engine(
-    policy, backoff, script, recovery, odd, inherited, heard
+    policy, backoff, script, recovery, odd, inherited, listening
 ):
-    def seen(way):
-        said = []
-        guards = [Watchman(said), Watchman(said, odd), Watchman(said)]
+    def seen(driver):
+        records = []
+        guards = [Watchman(records), Watchman(records, odd), Watchman(records)]
         guards[0].inherited = inherited
-        listeners = [listener := Noisy()] if heard else []
-        told = trace(way, policy, backoff, script, recovery, listeners, guards, timed=True)
-        noise = [[str(part) for part in event] for event in listener.events] if heard else None
-        return told, [[str(part) for part in event] for event in said], noise
+        listeners = [listener := Noisy()] if listening else []
+        traced = trace(driver, policy, backoff, script, recovery, listeners, guards, timed=True)
+        noise = [[str(part) for part in event] for event in listener.events] if listening else None
+        return traced, [[str(part) for part in event] for event in records], noise
 
     engine = seen(by_engine)
-    for way in [with_recovery(in_thread), called, wrapped]:
-        assert seen(way) == engine, way
+    for driver in [with_recovery(in_thread), called, wrapped]:
+        assert seen(driver) == engine, driver
 
 
 @given(plain_policies, backoffs, scripts, recoveries)
 @settings(max_examples=100)
 def test_threads_and_tasks_have_the_same_results(policy, backoff, script, recovery):
     scenario = policy, backoff, script, recovery
-    ways = [with_recovery(way) for way in WAYS]
-    first, *others = [trace(way, *scenario) for way in ways]
+    first, *others = [trace(with_recovery(driver), *scenario) for driver in DRIVERS]
     for other in others:
         assert other == first
 
@@ -388,12 +387,12 @@ def events(recorder):
 @given(policies, backoffs, scripts, recoveries)
 @settings(max_examples=100)
 def test_listeners_get_the_same_events_in_threads_and_tasks(policy, backoff, script, recovery):
-    told = []
-    for way in WAYS:
+    recorded = []
+    for driver in DRIVERS:
         recorder = Recorder()
-        trace(with_recovery(way), policy, backoff, script, recovery, listeners=[recorder])
-        told.append(events(recorder))
-    assert all(each == told[0] for each in told)
+        trace(with_recovery(driver), policy, backoff, script, recovery, listeners=[recorder])
+        recorded.append(events(recorder))
+    assert all(each == recorded[0] for each in recorded)
 
 
 deliveries = st.lists(st.lists(step, min_size=1, max_size=3), min_size=1, max_size=4)
@@ -407,7 +406,7 @@ def test_deliveries_of_one_key_agree_in_threads_and_tasks(
     def rolls_back(exception):
         return not isinstance(exception, in_place)
 
-    def deliver(way):
+    def deliver(driver):
         chance = ScriptedRandom([0.25, 0.5, 0.75], cycle=True)
         template = RetryTemplate(policy, backoff, clock=VirtualClock(), random=chance, name="equal")
         state = RetryState("key", rollback_for=rolls_back)
@@ -429,7 +428,7 @@ def test_deliveries_of_one_key_agree_in_threads_and_tasks(
                 how = {"state": state}
                 if recovery is not None:
                     how["recovery"] = lambda context: context.retry_count
-                ends.append(way(template, attempt, **how))
+                ends.append(driver(template, attempt, **how))
             except BaseException as exc:
                 ends.append((type(exc), str(exc), getattr(exc, "__notes__", [])))
             record = template.cache.peek(template.scoped_key("key"))
@@ -438,7 +437,7 @@ def test_deliveries_of_one_key_agree_in_threads_and_tasks(
             )
         return ends, template.clock.sleeps
 
-    first, *others = [deliver(way) for way in WAYS]
+    first, *others = [deliver(driver) for driver in DRIVERS]
     for other in others:
         assert other == first
 
@@ -450,21 +449,21 @@ def notes_of(exception):
     return getattr(exception, "__notes__", [])
 
 
-def left_by(way, template, *failures, **how):
-    """The exception that leaves when the attempts fail so; the last one again and again."""
+def left_by(driver, template, *failures, **how):
+    """The final exception of attempts that fail so, the last failure repeated."""
     turn = iter(range(1000))
 
     def attempt(context):
         raise failures[min(next(turn), len(failures) - 1)]
 
     with pytest.raises(BaseException) as caught:
-        way(template, attempt, **how)
+        driver(template, attempt, **how)
     return caught.value
 
 
-@every_way
-def test_raised_exception_has_a_note_about_earlier_attempts(way):
-    left = left_by(way, made(3), OSError("one"), KeyError("two"), ValueError("three"))
+@every_driver
+def test_raised_exception_has_a_note_about_earlier_attempts(driver):
+    left = left_by(driver, made(3), OSError("one"), KeyError("two"), ValueError("three"))
 
     assert str(left) == "three"
     [note] = notes_of(left)
@@ -475,25 +474,25 @@ def test_raised_exception_has_a_note_about_earlier_attempts(way):
     ]
 
 
-@every_way
-def test_single_attempt_leaves_no_note(way):
-    assert notes_of(left_by(way, made(1), ValueError())) == []
+@every_driver
+def test_single_attempt_leaves_no_note(driver):
+    assert notes_of(left_by(driver, made(1), ValueError())) == []
 
 
-@every_way
-def test_note_is_replaced_and_other_notes_are_kept(way):
+@every_driver
+def test_note_is_replaced_and_other_notes_are_kept(driver):
     failure = ValueError("the same again")
     failure.add_note("mine")
 
-    left_by(way, made(2), OSError("first"), failure)
-    left_by(way, made(3), KeyError("later"), OSError("first"), failure)
+    left_by(driver, made(2), OSError("first"), failure)
+    left_by(driver, made(3), KeyError("later"), OSError("first"), failure)
     assert notes_of(failure)[0] == "mine"
     [note] = notes_of(failure)[1:]
     assert note.startswith("retry: 3 attempts failed")
 
 
-@every_way
-def test_outer_execution_replaces_the_note_of_the_inner_one(way):
+@every_driver
+def test_outer_execution_replaces_the_note_of_the_inner_one(driver):
     inner = made(2)
 
     def attempt(context):
@@ -503,23 +502,23 @@ def test_outer_execution_replaces_the_note_of_the_inner_one(way):
         raise ValueError(context.attempt)
 
     with pytest.raises(ValueError) as caught:
-        way(made(3), attempt)
+        driver(made(3), attempt)
     [note] = notes_of(caught.value)
     assert note.startswith("retry: 3 attempts failed")
 
 
-@every_way
-def test_same_object_raised_each_time_is_not_in_its_own_history(way):
+@every_driver
+def test_same_object_raised_each_time_is_not_in_its_own_history(driver):
     failure = ValueError("always me")
-    [note] = notes_of(left_by(way, made(4), failure))
+    [note] = notes_of(left_by(driver, made(4), failure))
 
     assert note == "retry: 4 attempts failed; reason: attempts exhausted"
 
 
-@every_way
-def test_same_object_after_others_is_not_in_its_own_history(way):
+@every_driver
+def test_same_object_after_others_is_not_in_its_own_history(driver):
     failure = ValueError("me")
-    [note] = notes_of(left_by(way, made(4), OSError("another"), failure))
+    [note] = notes_of(left_by(driver, made(4), OSError("another"), failure))
 
     assert note.splitlines() == [
         "retry: 4 attempts failed; reason: attempts exhausted; before this one:",
@@ -527,11 +526,11 @@ def test_same_object_after_others_is_not_in_its_own_history(way):
     ]
 
 
-@every_way
-def test_stateful_retry_in_place_excludes_last_failure_from_history(way):
+@every_driver
+def test_stateful_retry_in_place_excludes_last_failure_from_history(driver):
     template = made(3, name="note", raise_last=True)
     state = RetryState("key", rollback_for=())
-    left = left_by(way, template, *map(ValueError, "abc"), state=state)
+    left = left_by(driver, template, *map(ValueError, "abc"), state=state)
 
     assert str(left) == "c"
     [note] = notes_of(left)
@@ -542,8 +541,8 @@ def test_stateful_retry_in_place_excludes_last_failure_from_history(way):
     ]
 
 
-@every_way
-def test_forty_failures_are_noted_as_first_three_and_last_thirteen(way):
+@every_driver
+def test_forty_failures_are_noted_as_first_three_and_last_thirteen(driver):
     contexts = []
 
     def attempt(context):
@@ -551,7 +550,7 @@ def test_forty_failures_are_noted_as_first_three_and_last_thirteen(way):
         raise ValueError(f"failure {context.attempt}")
 
     with pytest.raises(ValueError) as caught:
-        way(made(40), attempt)
+        driver(made(40), attempt)
     kept = [1, 2, 3, *range(28, 41)]
     assert [record.number for record in contexts[0].history] == kept
     assert [record.message for record in contexts[0].history] == [f"failure {n}" for n in kept]
@@ -564,19 +563,19 @@ def test_forty_failures_are_noted_as_first_three_and_last_thirteen(way):
     assert len(lines) <= 17
 
 
-@every_way
-def test_note_has_the_number_of_omitted_attempts(way):
-    left = left_by(way, made(40), ValueError("early"), *[OSError(n) for n in range(39)])
+@every_driver
+def test_note_has_the_number_of_omitted_attempts(driver):
+    left = left_by(driver, made(40), ValueError("early"), *[OSError(n) for n in range(39)])
 
     [note] = notes_of(left)
     assert "24" in note, "4 to 27 are omitted"
 
 
-@every_way
-def test_library_error_carries_the_history_as_records(way):
+@every_driver
+def test_library_error_carries_the_history_as_records(driver):
     policy = ResultRetryPolicy(lambda result: True, SimpleRetryPolicy(20))
     with pytest.raises(Exception) as caught:
-        way(made(policy=policy), lambda context: context.attempt)
+        driver(made(policy=policy), lambda context: context.attempt)
     assert caught.value.attempts == 20
     assert [record.number for record in caught.value.history] == [1, 2, 3, *range(8, 21)]
 
@@ -624,26 +623,26 @@ class OddNotes(Exception):
 
 
 ODD = [
-    pytest.param(way, kind, id=f"{kind.__name__}-{way.__name__}")
+    pytest.param(driver, kind, id=f"{kind.__name__}-{driver.__name__}")
     for kind in (frozen_exception(), Falsy, Equal, OddNotes)
-    for way in WAYS
+    for driver in DRIVERS
     # trio itself cannot carry an exception that takes no attributes
-    if not (kind.__name__ == "Frozen" and "trio" in way.__name__)
+    if not (kind.__name__ == "Frozen" and "trio" in driver.__name__)
 ]
 
 
-@pytest.mark.parametrize(("way", "kind"), ODD)
-def test_exception_without_notes_still_reaches_the_caller(way, kind):
+@pytest.mark.parametrize(("driver", "kind"), ODD)
+def test_exception_without_notes_still_reaches_the_caller(driver, kind):
     failures = [kind(number) for number in range(3)]
-    left = left_by(way, made(3), *failures)
+    left = left_by(driver, made(3), *failures)
     assert left is failures[-1]
 
 
-@every_way
-def test_false_exception_out_of_close_is_raised(way):
+@every_driver
+def test_false_exception_out_of_close_is_raised(driver):
     class Closing(RetryListener):
         def close(self, context, exception):
             raise Falsy("from close")
 
     with pytest.raises(Falsy):
-        way(made(listeners=[Closing()]), lambda context: "value")
+        driver(made(listeners=[Closing()]), lambda context: "value")

@@ -1,4 +1,4 @@
-"""Errors travel: into a copy, and through a pickle, as a pool of processes sends them back."""
+"""Errors can be copied and pickled, as a pool of processes does."""
 
 import copy
 import pickle
@@ -11,7 +11,7 @@ from retrytemplate import AttemptRecord, Rejected, RetryError, errors
 
 FIELDS = {
     "AttemptInProgressError": {"worker": "host:17:1", "lease_until": 1794300000.5},
-    "AttemptLostError": {"worker": "host:17:1"},
+    "AttemptLostError": {"worker": "host:17:1!", "exclusive": True},
     "MissingExtraError": {"name": "rich"},
     "RetryLater": {"retry_after": 2.5},
     "UnacceptableResultError": {"result": {"status": 202}},
@@ -33,18 +33,18 @@ def pickled(protocol):
     return lambda error: pickle.loads(pickle.dumps(error, protocol))  # noqa: S301  # our own
 
 
-WAYS = [copy.copy, copy.deepcopy, *map(pickled, range(pickle.HIGHEST_PROTOCOL + 1))]
-every_way = pytest.mark.parametrize(
-    "way", WAYS, ids=["copy", "deepcopy", *map(str, range(len(WAYS) - 2))]
+COPIES = [copy.copy, copy.deepcopy, *map(pickled, range(pickle.HIGHEST_PROTOCOL + 1))]
+every_copy = pytest.mark.parametrize(
+    "make_copy", COPIES, ids=["copy", "deepcopy", *map(str, range(len(COPIES) - 2))]
 )
 
 
-@every_way
+@every_copy
 @pytest.mark.parametrize("name", errors.__all__)
-def test_pickled_error_equals_the_original(name, way):
+def test_pickled_error_equals_the_original(name, make_copy):
     error = made(name)
     error.add_note("attempts: 2")
-    back = way(error)
+    back = make_copy(error)
 
     assert back is not error
     assert (type(back), str(back), back.args) == (type(error), str(error), error.args)
@@ -52,19 +52,19 @@ def test_pickled_error_equals_the_original(name, way):
     assert {each: getattr(back, each) for each in FIELDS.get(name, ())} == FIELDS.get(name, {})
 
 
-@every_way
+@every_copy
 @pytest.mark.parametrize("name", [each for each in errors.__all__ if each.endswith("Error")])
-def test_pickled_error_keeps_its_history(name, way):
+def test_pickled_error_keeps_its_history(name, make_copy):
     error = made(name)
     error.history, error.attempts = HISTORY, 1
-    back = way(error)
+    back = make_copy(error)
 
     assert (back.history, back.attempts) == (HISTORY, 1)
 
 
-@every_way
-def test_pickled_recorded_failure_keeps_its_causes(way):
-    back = way(made("RecordedFailure"))
+@every_copy
+def test_pickled_recorded_failure_keeps_its_causes(make_copy):
+    back = make_copy(made("RecordedFailure"))
 
     assert (back.type_name, back.message) == ("ValueError", "no price")
     assert (back.cause.type_name, back.cause.message) == ("builtins.KeyError", "'sku'")
@@ -73,16 +73,16 @@ def test_pickled_recorded_failure_keeps_its_causes(way):
 
 
 class ShopError(RetryError):
-    """One of a user's own, whose arguments are not those of an exception."""
+    """A user's exception with other arguments than its base class."""
 
     def __init__(self, *, order, reason):
         super().__init__(f"order {order}: {reason}")
         self.order = order
 
 
-@every_way
-def test_pickled_custom_error_with_other_arguments_is_equal(way):
-    back = way(ShopError(order=17, reason="no price"))
+@every_copy
+def test_pickled_custom_error_with_other_arguments_is_equal(make_copy):
+    back = make_copy(ShopError(order=17, reason="no price"))
 
     assert (type(back), str(back), back.order) == (ShopError, "order 17: no price", 17)
 

@@ -28,7 +28,7 @@ def _a_busy_collector():
 
 
 class Left:
-    """Does something when the collector comes by."""
+    """Runs a function when the garbage collector frees it."""
 
     def __init__(self, then):
         self.me, self.then = self, then

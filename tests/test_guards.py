@@ -1,4 +1,4 @@
-"""Guards: how they are asked, and of whose attempts."""
+"""Guards: when they are called, and for which attempts."""
 
 import asyncio
 import weakref
@@ -28,16 +28,16 @@ class Stop(Guard):
 
     def __init__(self):
         self.on = False
-        self.asked = 0
+        self.queries = 0
 
     def admit(self, context):
-        self.asked += 1
+        self.queries += 1
         if self.on:
             raise KillSwitchActiveError("stopped")
 
 
 class Fault(Exception):
-    """What the innermost calls fail with."""
+    """The error of the innermost calls."""
 
 
 def by_call(template, fn):
@@ -64,7 +64,7 @@ def by_state(template, fn):
 
 
 RETRYING = [by_call, by_execute, by_wrap, by_block]
-WAYS = [*RETRYING, by_state]
+DRIVERS = [*RETRYING, by_state]
 
 
 async def call_async(template, fn):
@@ -86,7 +86,7 @@ async def block_async(template, fn):
     return attempt.result
 
 
-ASYNC_WAYS = [call_async, execute_async, wrap_async, block_async]
+ASYNC_DRIVERS = [call_async, execute_async, wrap_async, block_async]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def stop():
 
 @pytest.fixture
 def calls(stop):
-    """The calls of the innermost function: it always fails, and the third one turns the stop on."""
+    """The calls of the innermost function: it always fails; the third call enables the stop."""
     made = []
 
     def fail():
@@ -108,22 +108,22 @@ def calls(stop):
     return made, fail
 
 
-@pytest.mark.parametrize("inner_way", RETRYING)
-@pytest.mark.parametrize("outer_way", WAYS)
+@pytest.mark.parametrize("inner_driver", RETRYING)
+@pytest.mark.parametrize("outer_driver", DRIVERS)
 def test_inherited_guard_is_called_before_attempts_of_inner_templates(
-    stop, calls, outer_way, inner_way
+    stop, calls, outer_driver, inner_driver
 ):
     made, fail = calls
     outer, inner = RetryTemplate(guards=[stop]), RetryTemplate(SimpleRetryPolicy(10))
     with pytest.raises(KillSwitchActiveError):
-        outer_way(outer, lambda: inner_way(inner, fail))
+        outer_driver(outer, lambda: inner_driver(inner, fail))
     assert len(made) == 3
-    assert stop.asked == 1 + 4  # the one outside, and before each attempt inside
+    assert stop.queries == 1 + 4  # the one outside, and before each attempt inside
 
 
-@pytest.mark.parametrize("inner_way", ASYNC_WAYS)
-@pytest.mark.parametrize("outer_way", ASYNC_WAYS)
-def test_inherited_guard_is_called_in_tasks(stop, calls, outer_way, inner_way):
+@pytest.mark.parametrize("inner_driver", ASYNC_DRIVERS)
+@pytest.mark.parametrize("outer_driver", ASYNC_DRIVERS)
+def test_inherited_guard_is_called_in_tasks(stop, calls, outer_driver, inner_driver):
     made, fail = calls
     outer, inner = RetryTemplate(guards=[stop]), RetryTemplate(SimpleRetryPolicy(10))
 
@@ -131,33 +131,33 @@ def test_inherited_guard_is_called_in_tasks(stop, calls, outer_way, inner_way):
         fail()
 
     async def inside():
-        return await inner_way(inner, failing)
+        return await inner_driver(inner, failing)
 
     with pytest.raises(KillSwitchActiveError):
-        asyncio.run(outer_way(outer, inside))
+        asyncio.run(outer_driver(outer, inside))
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_first_inner_attempt_may_be_rejected(stop, way):
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_first_inner_attempt_may_be_rejected(stop, driver):
     def work():
         stop.on = True
-        return way(RetryTemplate(), pytest.fail)
+        return driver(RetryTemplate(), pytest.fail)
 
     with pytest.raises(KillSwitchActiveError):
         RetryTemplate(guards=[stop]).call(work)
 
 
 @pytest.mark.parametrize("policy", [SimpleRetryPolicy(3), TimeoutRetryPolicy(60)], ids=["a", "b"])
-@pytest.mark.parametrize("inner_way", RETRYING)
-def test_inner_rejection_is_not_recovered_outside(stop, calls, policy, inner_way):
+@pytest.mark.parametrize("inner_driver", RETRYING)
+def test_inner_rejection_is_not_recovered_outside(stop, calls, policy, inner_driver):
     _, fail = calls
     inner = RetryTemplate(SimpleRetryPolicy(10))
     recovered = []
     between = RetryTemplate(policy, recovery=recovered.append)
     outer = RetryTemplate(policy, guards=[stop], recovery=recovered.append)
     with pytest.raises(KillSwitchActiveError):
-        outer.call(between.call, lambda: inner_way(inner, fail))
+        outer.call(between.call, lambda: inner_driver(inner, fail))
     assert not recovered
 
 
@@ -204,29 +204,29 @@ def test_inherited_guard_is_called_through_other_templates(stop, calls):
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("way", RETRYING)
-def test_enclosing_deadline_changes_nothing(stop, calls, way):
+@pytest.mark.parametrize("driver", RETRYING)
+def test_enclosing_deadline_changes_nothing(stop, calls, driver):
     made, fail = calls
     inner = RetryTemplate(SimpleRetryPolicy(10))
 
     def inside():
         with Deadline(50):
             assert Deadline.current().remaining() <= 50
-            return way(inner, fail)
+            return driver(inner, fail)
 
     with Deadline(100), pytest.raises(KillSwitchActiveError):
-        way(RetryTemplate(guards=[stop]), inside)
+        driver(RetryTemplate(guards=[stop]), inside)
     assert len(made) == 3
 
 
 @pytest.mark.parametrize("timeout", [50.0, AttemptTimeout(50.0, in_thread=True)])
-@pytest.mark.parametrize("way", RETRYING[:3])
-def test_attempt_timeout_changes_nothing(stop, calls, way, timeout):
+@pytest.mark.parametrize("driver", RETRYING[:3])
+def test_attempt_timeout_changes_nothing(stop, calls, driver, timeout):
     made, fail = calls
     inner = RetryTemplate(SimpleRetryPolicy(10))
     outer = RetryTemplate(guards=[stop], attempt_timeout=timeout)
     with pytest.raises(KillSwitchActiveError):
-        way(outer, lambda: way(inner, fail))
+        driver(outer, lambda: driver(inner, fail))
     assert len(made) == 3
 
 
@@ -270,12 +270,12 @@ def test_kept_deadline_keeps_no_other_object(stop):
 def test_guard_of_both_templates_is_called_by_each(stop):
     template = RetryTemplate(guards=[stop])
     assert template.call(template.call, int, "17") == 17
-    assert stop.asked == 2
+    assert stop.queries == 2
 
 
 @dataclass
 class Switch(Guard):
-    """Equal to each other one that is on, or off, as it is."""
+    """Equal to every other object with the same state."""
 
     inherited = True
     on: bool = False
@@ -299,42 +299,42 @@ def test_equal_guard_is_called_as_well():
 def test_guard_that_is_not_inherited_is_not_called_inside(stop):
     stop.inherited = False
     assert RetryTemplate(guards=[stop]).call(RetryTemplate().call, int, "17") == 17
-    assert stop.asked == 1
+    assert stop.queries == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_guard_is_not_called_after_its_template_ends(stop, way):
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_guard_is_not_called_after_its_template_ends(stop, driver):
     RetryTemplate(guards=[stop]).call(int, "17")
-    assert way(RetryTemplate(), lambda: 17) == 17
-    assert stop.asked == 1
+    assert driver(RetryTemplate(), lambda: 17) == 17
+    assert stop.queries == 1
 
 
 class Both(Guard):
-    """Can be asked in both ways, and writes down in which it was."""
+    """Supports synchronous and asynchronous calls, and records which one was used."""
 
     def __init__(self, *, inherited=False):
         self.inherited = inherited
-        self.asked = []
+        self.queries = []
 
     def admit(self, context):
-        self.asked.append("admit")
+        self.queries.append("admit")
 
     async def admit_async(self, context):
         await asyncio.sleep(0)
-        self.asked.append("admit_async")
+        self.queries.append("admit_async")
 
 
 def test_asynchronous_guard_is_awaited_in_async_code():
     guard = Both()
     template = RetryTemplate(guards=[guard])
     asyncio.run(template.call_async(int, "17"))
-    assert guard.asked == ["admit_async"]
+    assert guard.queries == ["admit_async"]
 
 
 def test_guard_is_called_directly_in_synchronous_code():
     guard = Both()
     RetryTemplate(guards=[guard]).call(int, "17")
-    assert guard.asked == ["admit"]
+    assert guard.queries == ["admit"]
 
 
 def test_inherited_guard_is_awaited_as_the_inner_template_requires():
@@ -345,4 +345,4 @@ def test_inherited_guard_is_awaited_as_the_inner_template_requires():
         RetryTemplate().call(int, "17")
 
     asyncio.run(RetryTemplate(guards=[guard]).call_async(inside))
-    assert guard.asked == ["admit_async", "admit_async", "admit"]
+    assert guard.queries == ["admit_async", "admit_async", "admit"]

@@ -1,4 +1,4 @@
-"""What an attacker found: odd objects in ordinary places, and signals in unlucky moments."""
+"""Unusual objects in ordinary places, and signals at unfavourable moments."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ class Marking(Closing):
 
 
 class MarkingLate(Closing):
-    """The failure is written down by then."""
+    """Its failure is recorded by then."""
 
     def on_error(self, context, exception):
         context.attributes["span"] = object()
@@ -75,7 +75,7 @@ def test_attribute_that_is_not_json_ends_the_execution_and_frees_the_key(marking
 
 
 class DeadLetters(list):
-    """Empty, so it counts as false: a recovery all the same."""
+    """Empty and therefore false, and a valid recovery."""
 
     def __call__(self, context):
         return "kept"
@@ -190,7 +190,7 @@ def test_limit_beyond_the_maximum_of_threads_is_no_limit():
             frames = traceback.extract_stack(sys._current_frames()[caller])
             if [frame.name for frame in frames[-2:]] == ["_in_thread", "wait"]:
                 return "done"
-            time.sleep(0.01)
+            time.sleep(0.01)  # another thread's stack is polled: it gives no event
 
     template = RetryTemplate(attempt_timeout=AttemptTimeout(float("inf"), in_thread=True))
     assert template.execute(returns_when_the_caller_waits) == "done"
@@ -202,11 +202,11 @@ def test_int_too_large_for_text_is_no_key():
 
 
 class Signal(BaseException):
-    """Comes while the driver is between two effects, as a KeyboardInterrupt may."""
+    """Raised while the driver is between two effects, like a KeyboardInterrupt."""
 
 
 class Interrupting:
-    """A result whose class raises when the driver looks at it."""
+    """A result whose ``__class__`` raises when the driver reads it."""
 
     class Kind(type):
         def __hash__(cls):

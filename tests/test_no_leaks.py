@@ -1,4 +1,4 @@
-"""Nothing is left behind: no cycles, no frames, no exceptions, nothing of another task."""
+"""An execution leaves nothing behind: no cycles, frames, exceptions or context variables."""
 
 import asyncio
 import gc
@@ -23,15 +23,15 @@ from tests.support.runners import made
 
 
 class Trouble(Exception):
-    """An exception that can be watched dying."""
+    """An exception with a weak reference to detect its end."""
 
 
 class Local:
-    """What a failing call has in its hands: a big response, an open handle."""
+    """A local object of a failing call: a large response, an open handle."""
 
 
 def driven(coroutine):
-    """Run a coroutine that never waits, without a loop and what a loop leaves."""
+    """Run a coroutine that never waits, without an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -54,7 +54,7 @@ def executed(template, fn):
     return lambda: template.execute(lambda context: fn())
 
 
-def asked(template, fn):
+def outcome_of(template, fn):
     return lambda: template.outcome(fn).unwrap()
 
 
@@ -102,7 +102,7 @@ ENTRANCES = [
     called,
     wrapped,
     executed,
-    asked,
+    outcome_of,
     in_a_block,
     called_async,
     wrapped_async,
@@ -139,7 +139,7 @@ def failing(times):
 
 
 def raising(failure, refs):
-    """Raise a failure that only its catcher holds, and watch it."""
+    """Raise a failure that only its handler holds, and observe it."""
     refs.append(weakref.ref(failure))
     try:
         raise failure
@@ -197,7 +197,7 @@ def broken_recovery(context):
 
 
 def in_blocks(template, fn):
-    """What leaves the loop, as a weak reference."""
+    """A weak reference to the exception that the loop raises."""
     try:
         for attempt in template.attempts():
             with attempt:

@@ -1,4 +1,4 @@
-"""Blocks and deadlines that are left in another order than they were entered, or in the middle."""
+"""Blocks and deadlines that are left in another order than they were entered."""
 
 import asyncio
 import contextvars
@@ -14,7 +14,7 @@ from retrytemplate import (
     RetryState,
     current_context,
 )
-from retrytemplate._engine.context import CURRENT, OUTER
+from retrytemplate._engine.frames import CURRENT, OUTER
 from retrytemplate.testing import Recorder, VirtualClock, run
 from tests.support.runners import Script, made
 
@@ -103,7 +103,7 @@ class Awaiting(Recorder):
         super().__init__()
         setattr(self, hook, self.wait)
 
-    async def wait(self, *told):
+    async def wait(self, *arguments):
         await forever()
 
 
@@ -168,8 +168,8 @@ async def test_asynchronous_block_is_closed_silently_in_another_task(unraisable)
 # -- a generator is closed -------------------------------------------------------------------------
 
 
-class Asked(Guard):
-    """Counts how often it is asked, inside as well."""
+class CountingGuard(Guard):
+    """Counts its calls, inner ones included."""
 
     inherited = True
     times = 0
@@ -205,7 +205,7 @@ NESTED = [block_under_a_deadline, deadline_in_a_block, block_in_a_block, deadlin
 
 @pytest.mark.parametrize("nested", NESTED)
 def test_generator_closed_in_two_blocks_leaves_nothing_in_force(nested):
-    guard = Asked()
+    guard = CountingGuard()
     stream = nested([guard])
     next(stream)
     stream.close()
@@ -280,8 +280,8 @@ async def test_wrapped_coroutine_closed_in_copied_context_is_current_nowhere():
 # -- in a task, between two attempts --------------------------------------------------------------
 
 
-class Told(RetryListener):
-    """Writes down the hooks; a recorder would keep the failure, and with it the frame."""
+class Recording(RetryListener):
+    """Records the hooks without the failure, whose frame a recorder would keep."""
 
     def __init__(self):
         self.hooks = []
@@ -295,7 +295,7 @@ class Told(RetryListener):
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 def test_asynchronous_loop_left_during_a_wait_frees_the_key():
-    listener, state = Told(), RetryState("key", rollback_for=KeyError)
+    listener, state = Recording(), RetryState("key", rollback_for=KeyError)
     template = made(delay=1.0, listeners=[listener])
 
     async def leaves():
@@ -328,7 +328,7 @@ def test_exception_that_would_end_the_loop_silently_is_raised(kind):
 # -- deadlines around and within blocks -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("listeners", [[], [Told()]], ids=["inline", "by the engine"])
+@pytest.mark.parametrize("listeners", [[], [Recording()]], ids=["inline", "by the engine"])
 def test_deadline_between_loop_and_attempt_is_in_force_inside(listeners):
     for attempt in made(listeners=listeners).attempts():
         with Deadline(60) as deadline, attempt:

@@ -48,7 +48,7 @@ def test_every_client_succeeds_once_after_the_outage(tool, crowds):
 
 
 def test_page_has_the_figures_of_the_picture(crowds):
-    page = (ROOT / "docs/backoff.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/guide/backoff.md").read_text(encoding="utf-8")
     assert ROW.findall(page) == [
         (
             "None" if each.jitter is None else f'"{each.jitter}"',

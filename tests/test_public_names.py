@@ -17,6 +17,8 @@ MODULES = (
     "retrytemplate.listeners",
     "retrytemplate.simulation",
     "retrytemplate.testing",
+    "retrytemplate.workers",
+    "retrytemplate.workers.testing",
 )
 ROOT = Path(__file__).resolve().parent.parent
 LAZY = sorted(

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.documentation
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = Path("docs/batch-scenarios.md")
+PAGE = Path("docs/batch/scenarios.md")
 
 
 def run(root, *arguments):
@@ -27,7 +27,7 @@ def run(root, *arguments):
 def project(tmp_path):
     """A copy of the tool and of its input."""
     for path in (Path("tools/scenarios.py"), PAGE.with_suffix(".toml")):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""A signal in the library's own frames: wherever it cuts in, nothing stays held or open."""
+"""A signal at any of the library's own frames leaves no lock held and no execution open."""
 
 import gc
 from itertools import count
@@ -19,7 +19,7 @@ from tests.support.signal_injection import OrdinarySignal, Signal, left_behind
 
 
 class Balance(RetryListener):
-    """Counts who was opened and not closed."""
+    """Counts listeners that were opened and not closed."""
 
     opened = 0
 
@@ -45,7 +45,7 @@ TURNS = {
 }
 
 
-def cut(way, turn, listener, signal, *, guards=(), **otherwise):
+def cut(driver, turn, listener, signal, *, guards=(), **otherwise):
     """The remaining state after the signal."""
     script, how = TURNS[turn]
     contexts = MemoryRetryContextCache()
@@ -53,10 +53,10 @@ def cut(way, turn, listener, signal, *, guards=(), **otherwise):
     template = made(2, name="n", cache=contexts, listeners=listeners, guards=guards)
     try:
         with signal:
-            way(template, Script(*script()), **how | otherwise)
+            driver(template, Script(*script()), **how | otherwise)
     except (Signal, OrdinarySignal, RetryError, ValueError):
         pass
-    if contexts._claims and "block" in way.__name__:
+    if contexts._claims and "block" in driver.__name__:
         gc.collect()  # a block that is left between its turns ends with its loop
     left = {
         "the context": current_context() is not None,
@@ -69,7 +69,7 @@ def cut(way, turn, listener, signal, *, guards=(), **otherwise):
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize(
-    ("way", "listens"),
+    ("driver", "listens"),
     [
         (in_thread, False),
         (in_thread, True),
@@ -78,9 +78,9 @@ def cut(way, turn, listener, signal, *, guards=(), **otherwise):
         (in_async_block, True),
     ],
 )
-def test_signal_anywhere_frees_the_key_and_calls_every_close(way, listens, turn):
+def test_signal_anywhere_frees_the_key_and_calls_every_close(driver, listens, turn):
     def run(signal):
-        return cut(way, turn, Balance() if listens else None, signal)
+        return cut(driver, turn, Balance() if listens else None, signal)
 
     assert left_behind(run) == []
 
@@ -103,24 +103,24 @@ def test_handler_that_raises_an_ordinary_exception_frees_the_key(listens, turn):
     assert left_behind(run, OrdinarySignal) == []
 
 
-def told_nothing(script):
-    """The same, for those who give it no context."""
+def without_context(script):
+    """The script as a callback that takes no argument."""
     attempts = count(1)
     return lambda: script(SimpleNamespace(attempt=next(attempts)))
 
 
 def called(template, script, **how):
-    return template.bind(**how).call(told_nothing(script))
+    return template.bind(**how).call(without_context(script))
 
 
 def wrapped(template, script, **how):
-    return template.bind(**how).wrap(told_nothing(script))()
+    return template.bind(**how).wrap(without_context(script))()
 
 
 @pytest.mark.parametrize("turn", TURNS)
-@pytest.mark.parametrize("way", [in_thread, called, wrapped])
-def test_signal_without_listeners_and_key_leaves_no_current_context(way, turn):
+@pytest.mark.parametrize("driver", [in_thread, called, wrapped])
+def test_signal_without_listeners_and_key_leaves_no_current_context(driver, turn):
     def run(signal):
-        return cut(way, turn, None, signal, state=None)
+        return cut(driver, turn, None, signal, state=None)
 
     assert left_behind(run) == []

@@ -1,4 +1,4 @@
-"""What a policy and a backoff would do, without waiting for it."""
+"""Simulated results of a policy and a backoff, without waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state by itself: what makes an execution stateful."""
+"""A state by itself: the conditions of a stateful execution."""
 
 import copy
 import operator
@@ -13,12 +13,13 @@ def pickled(state):
     return pickle.loads(pickle.dumps(state))  # noqa: S301  # our own
 
 
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("driver", [copy.copy, copy.deepcopy, pickled])
 @pytest.mark.parametrize(
     "state",
     [
         RetryState("order-17", force_refresh=True, defer_backoff="raise", remember=60),
         RetryState(("eu", 17, b"x")),
+        RetryState("key", exclusive=False),
         RetryState("key", rollback_for=OSError),
         RetryState("key", rollback_for=(OSError, KeyError)),
         RetryState("key", rollback_for=ExceptionClassifier({OSError: True})),
@@ -27,8 +28,8 @@ def pickled(state):
     ],
     ids=repr,
 )
-def test_copy_equals_the_original(state, way):
-    again = way(state)
+def test_copy_equals_the_original(state, driver):
+    again = driver(state)
 
     assert (again, hash(again), repr(again)) == (state, hash(state), repr(state))
     assert (again.rolls_back is None) == (state.rolls_back is None)

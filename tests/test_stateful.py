@@ -17,6 +17,7 @@ from retrytemplate import (
     DeadlineExceededError,
     ExceptionClassifier,
     ExceptionClassifierRetryPolicy,
+    ExclusiveRequiredError,
     ExhaustedRetryError,
     ExponentialBackoff,
     Guard,
@@ -42,7 +43,7 @@ from retrytemplate import (
 )
 from retrytemplate.testing import Recorder, VirtualClock
 from tests.support.failing_cache import Down
-from tests.support.runners import Script, both_kinds, every_way, made
+from tests.support.runners import Script, both_kinds, every_driver, made
 
 KEY = RetryState("order-17")
 
@@ -55,11 +56,11 @@ def kept(template, key="order-17"):
     return template.cache.peek(template.scoped_key(key))
 
 
-def fails(way, template, state=KEY, failure=None, **how):
-    """One delivery whose callback fails, rethrown at once; the callback, to be asked."""
+def fails(driver, template, state=KEY, failure=None, **how):
+    """One delivery whose callback fails and is rethrown at once; returns the callback."""
     callback = Script(failure or ValueError("failed"))
     with pytest.raises(type(callback.steps[0])):
-        way(template, callback, state=state, **how)
+        driver(template, callback, state=state, **how)
     assert callback.calls == 1
     return callback
 
@@ -68,13 +69,13 @@ def fails(way, template, state=KEY, failure=None, **how):
 
 
 @pytest.mark.statement("S2-10")
-@every_way
-def test_failure_is_reraised_at_once_and_kept_under_the_key(way):
+@every_driver
+def test_failure_is_reraised_at_once_and_kept_under_the_key(driver):
     template = stateful()
     failure = ValueError("rolled back")
 
     with pytest.raises(ValueError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value is failure
     record = kept(template)
     assert (record.failures, record.last.type_name, record.last.message, record.worker) == (
@@ -86,8 +87,8 @@ def test_failure_is_reraised_at_once_and_kept_under_the_key(way):
 
 
 @pytest.mark.statement("S2-11", "S2-16")
-@every_way
-def test_redelivery_continues_with_count_failure_and_attributes(way):
+@every_driver
+def test_redelivery_continues_with_count_failure_and_attributes(driver):
     template = stateful()
     seen = []
 
@@ -107,8 +108,8 @@ def test_redelivery_continues_with_count_failure_and_attributes(way):
 
     for _ in range(2):
         with pytest.raises(ValueError):
-            way(template, callback, state=RetryState("order-17"))
-    assert way(template, callback, state=RetryState("order-17")) == "done"
+            driver(template, callback, state=RetryState("order-17"))
+    assert driver(template, callback, state=RetryState("order-17")) == "done"
     assert seen == [
         (1, 0, "None", {}),
         (2, 1, "ValueError: failure 1", {"delivery 1": [1]}),
@@ -118,14 +119,14 @@ def test_redelivery_continues_with_count_failure_and_attributes(way):
 
 @pytest.mark.statement("S2-16")
 @both_kinds
-def test_redelivery_is_recognised_inside_a_transaction_of_its_own(way):
+def test_redelivery_is_recognised_inside_a_transaction_of_its_own(driver):
     template = stateful()
     transactions = []
 
     def deliver(callback):
         transactions.append("open")
         try:
-            way(template, callback, state=KEY)
+            driver(template, callback, state=KEY)
         except ValueError:
             transactions[-1] = "rollback"
         else:
@@ -140,18 +141,18 @@ def test_redelivery_is_recognised_inside_a_transaction_of_its_own(way):
 
 
 @pytest.mark.statement("S2-12")
-@every_way
-def test_exhausted_key_is_recovered_without_a_call(way):
+@every_driver
+def test_exhausted_key_is_recovered_without_a_call(driver):
     template = stateful(2)
     for _ in range(2):
-        fails(way, template)
+        fails(driver, template)
     callback, seen = Script("not called"), []
 
     def recover(context):
         seen.append((context.retry_count, context.last_exception))
         return "recovered"
 
-    assert way(template, callback, state=KEY, recovery=recover) == "recovered"
+    assert driver(template, callback, state=KEY, recovery=recover) == "recovered"
     assert callback.calls == 0
     [(count, last)] = seen
     assert count == 2
@@ -159,112 +160,112 @@ def test_exhausted_key_is_recovered_without_a_call(way):
 
 
 @pytest.mark.statement("S2-12", "S2-21")
-@every_way
-def test_exhaustion_without_recovery_names_the_last_failure(way):
+@every_driver
+def test_exhaustion_without_recovery_names_the_last_failure(driver):
     template = stateful(1)
-    fails(way, template, failure=KeyError("the reason"))
+    fails(driver, template, failure=KeyError("the reason"))
 
     with pytest.raises(ExhaustedRetryError, match=r"exhausted after 1 .*KeyError") as caught:
-        way(template, Script("not called"), state=KEY)
+        driver(template, Script("not called"), state=KEY)
     assert caught.value.__cause__.type_name == "KeyError"
     assert caught.value.attempts == 1
     assert [record.type_name for record in caught.value.history] == ["KeyError"]
     assert kept(template) is None
 
 
-@every_way
-def test_raise_last_raises_the_last_failure_as_it_was_recorded(way):
+@every_driver
+def test_raise_last_raises_the_last_failure_as_it_was_recorded(driver):
     template = stateful(1, raise_last=True)
-    fails(way, template, failure=KeyError("the reason"))
+    fails(driver, template, failure=KeyError("the reason"))
 
     with pytest.raises(RecordedFailure, match="KeyError: 'the reason'"):
-        way(template, Script("not called"), state=KEY)
+        driver(template, Script("not called"), state=KEY)
 
 
-@every_way
-def test_failure_not_retryable_is_reraised_then_exhausted_at_redelivery(way):
+@every_driver
+def test_failure_not_retryable_is_reraised_then_exhausted_at_redelivery(driver):
     template = stateful(policy=SimpleRetryPolicy(9, OSError))
-    fails(way, template)
+    fails(driver, template)
 
-    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
+    assert driver(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
 
 
 @pytest.mark.statement("S2-15")
-@every_way
-def test_context_is_deleted_after_success_and_after_recovery(way):
+@every_driver
+def test_context_is_deleted_after_success_and_after_recovery(driver):
     template = stateful(2)
-    fails(way, template)
-    way(template, Script("value"), state=KEY)
+    fails(driver, template)
+    driver(template, Script("value"), state=KEY)
     assert kept(template) is None
 
     for _ in range(2):
-        fails(way, template)
-    way(template, Script("not called"), state=KEY, recovery=lambda context: None)
+        fails(driver, template)
+    driver(template, Script("not called"), state=KEY, recovery=lambda context: None)
     assert kept(template) is None
-    assert fails(way, template).seen == [1], "it starts afresh"
+    assert fails(driver, template).seen == [1], "it starts afresh"
 
 
-@every_way
-def test_recovery_that_raises_is_repeated_without_the_callback(way):
+@every_driver
+def test_recovery_that_raises_is_repeated_without_the_callback(driver):
     template = stateful(1)
-    fails(way, template)
+    fails(driver, template)
     recovery = Script(LookupError("dead letters are down"), "recovered")
     callback = Script("not called")
 
     with pytest.raises(LookupError):
-        way(template, callback, state=KEY, recovery=recovery)
+        driver(template, callback, state=KEY, recovery=recovery)
     assert kept(template).phase == "recovering"
-    assert way(template, callback, state=KEY, recovery=recovery) == "recovered"
+    assert driver(template, callback, state=KEY, recovery=recovery) == "recovered"
     assert (callback.calls, recovery.calls) == (0, 2)
     assert kept(template) is None
 
 
-@every_way
-def test_started_recovery_stays_due_if_the_policy_allows_more_attempts(way):
+@every_driver
+def test_started_recovery_stays_due_if_the_policy_allows_more_attempts(driver):
     template = stateful(1)
-    fails(way, template)
+    fails(driver, template)
     recovery = Script(LookupError("dead letters are down"), "recovered")
     callback = Script("not called")
 
     with pytest.raises(LookupError):
-        way(template, callback, state=KEY, recovery=recovery)
+        driver(template, callback, state=KEY, recovery=recovery)
     patient = template.with_(policy=SimpleRetryPolicy(9))
-    assert way(patient, callback, state=KEY, recovery=recovery) == "recovered"
+    assert driver(patient, callback, state=KEY, recovery=recovery) == "recovered"
     assert callback.calls == 0
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize(("before", "now", "calls"), [(1, 3, 1), (3, 1, 0)])
-def test_stored_context_is_judged_by_the_present_policy(way, before, now, calls):
+def test_stored_context_is_judged_by_the_present_policy(driver, before, now, calls):
     template = stateful(before)
-    fails(way, template)
+    fails(driver, template)
     changed, callback = template.with_(policy=SimpleRetryPolicy(now)), Script("value")
 
     expected = "value" if calls else "recovered"
-    assert way(changed, callback, state=KEY, recovery=lambda context: "recovered") == expected
+    assert driver(changed, callback, state=KEY, recovery=lambda context: "recovered") == expected
     assert callback.calls == calls
 
 
-@every_way
-def test_force_refresh_discards_the_stored_context(way):
+@every_driver
+def test_force_refresh_discards_the_stored_context(driver):
     template = stateful()
-    fails(way, template)
+    fails(driver, template)
 
-    afresh = fails(way, template, RetryState("order-17", force_refresh=True))
+    afresh = fails(driver, template, RetryState("order-17", force_refresh=True))
     assert afresh.seen == [1]
     assert kept(template).failures == 1
 
 
-@every_way
-def test_untracked_state_stores_nothing_and_reraises(way):
+@every_driver
+def test_untracked_state_stores_nothing_and_reraises(driver):
     template = stateful(1)
     for _ in range(3):
-        assert fails(way, template, RetryState.untracked()).seen == [1]
+        assert fails(driver, template, RetryState.untracked()).seen == [1]
     assert len(template.cache) == 0
 
 
-@every_way
-def test_give_up_in_a_failing_callback_leaves_recovery_to_redelivery(way):
+@every_driver
+def test_give_up_in_a_failing_callback_leaves_recovery_to_redelivery(driver):
     template = stateful(9)
 
     def callback(context):
@@ -272,14 +273,14 @@ def test_give_up_in_a_failing_callback_leaves_recovery_to_redelivery(way):
         raise ValueError
 
     with pytest.raises(ValueError):
-        way(template, callback, state=KEY)
-    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
+        driver(template, callback, state=KEY)
+    assert driver(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
 
 
 # -- in place or rethrown -----------------------------------------------------------------------
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize(
     "rollback_for",
     [
@@ -290,32 +291,32 @@ def test_give_up_in_a_failing_callback_leaves_recovery_to_redelivery(way):
     ],
     ids=["class", "tuple", "classifier", "function"],
 )
-def test_failure_without_rollback_is_retried_in_place(way, rollback_for):
+def test_failure_without_rollback_is_retried_in_place(driver, rollback_for):
     template = stateful(3, delay=1.0)
     state = RetryState("order-17", rollback_for=rollback_for)
     callback = Script(ValueError("in place"), "value")
 
-    assert way(template, callback, state=state) == "value"
+    assert driver(template, callback, state=state) == "value"
     assert callback.seen == [1, 2]
-    fails(way, template, state, OSError("rolled back"))
+    fails(driver, template, state, OSError("rolled back"))
     assert template.clock.sleeps == [1.0, 1.0]
 
 
-@every_way
-def test_attempts_in_place_are_exhausted_in_the_same_execution(way):
+@every_driver
+def test_attempts_in_place_are_exhausted_in_the_same_execution(driver):
     template = stateful(3)
     state = RetryState("order-17", rollback_for=OSError)
     callback = Script(ValueError("in place"))
 
     with pytest.raises(ExhaustedRetryError) as caught:
-        way(template, callback, state=state)
+        driver(template, callback, state=state)
     assert callback.seen == [1, 2, 3]
     assert caught.value.__cause__ is callback.steps[0]
     assert kept(template) is None
 
 
 @both_kinds
-def test_each_attempt_in_place_is_counted_before_it_runs(way):
+def test_each_attempt_in_place_is_counted_before_it_runs(driver):
     cache = Plugged()
     template = stateful(3, cache=cache)
     fences = []
@@ -325,21 +326,21 @@ def test_each_attempt_in_place_is_counted_before_it_runs(way):
         raise ValueError
 
     with pytest.raises(ExhaustedRetryError):
-        way(template, callback, state=RetryState("order-17", rollback_for=()))
+        driver(template, callback, state=RetryState("order-17", rollback_for=()))
     assert [steps.count("begin") for _, steps in fences] == [1, 2, 3]
     numbers = [fence for fence, _ in fences]
     assert numbers == sorted(set(numbers))
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("state", [None, RetryState("order-17", rollback_for=())], ids=repr)
-def test_failure_that_is_not_recoverable_reaches_the_caller(way, state):
+def test_failure_that_is_not_recoverable_reaches_the_caller(driver, state):
     template = stateful(policy=SimpleRetryPolicy(2, not_recoverable=KeyError))
     failure = KeyError("no recovery may take it")
     recoveries = []
 
     with pytest.raises(KeyError) as caught:
-        way(template, Script(OSError(), failure), state=state, recovery=recoveries.append)
+        driver(template, Script(OSError(), failure), state=state, recovery=recoveries.append)
     assert caught.value is failure
     assert recoveries == []
 
@@ -347,118 +348,118 @@ def test_failure_that_is_not_recoverable_reaches_the_caller(way, state):
 # -- when the wait is ---------------------------------------------------------------------------
 
 
-@every_way
-def test_default_wait_precedes_the_reraised_failure(way):
+@every_driver
+def test_default_wait_precedes_the_reraised_failure(driver):
     template = stateful(delay=5.0)
 
-    fails(way, template)
+    fails(driver, template)
     assert template.clock.sleeps == [5.0]
 
 
-@every_way
-def test_early_redelivery_waits_for_the_deferred_delay(way):
+@every_driver
+def test_early_redelivery_waits_for_the_deferred_delay(driver):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="wait")
 
-    fails(way, template, state)
+    fails(driver, template, state)
     assert template.clock.sleeps == []
     template.clock.advance(2.0)
-    way(template, Script("value"), state=state)
+    driver(template, Script("value"), state=state)
     assert template.clock.sleeps == [3.0]
 
 
-@every_way
-def test_early_redelivery_with_raise_gets_retry_later(way):
+@every_driver
+def test_early_redelivery_with_raise_gets_retry_later(driver):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="raise")
     callback = Script("value")
 
-    fails(way, template, state)
+    fails(driver, template, state)
     template.clock.advance(2.0)
     with pytest.raises(RetryLater) as caught:
-        way(template, callback, state=state)
+        driver(template, callback, state=state)
     assert caught.value.retry_after == pytest.approx(3.0)
     assert callback.calls == 0
     template.clock.advance(3.0)
-    assert way(template, callback, state=state) == "value"
+    assert driver(template, callback, state=state) == "value"
     assert callback.seen == [2], "the early one was not counted"
 
 
-@every_way
-def test_interrupted_deferred_wait_leaves_the_key_unchanged(way):
+@every_driver
+def test_interrupted_deferred_wait_leaves_the_key_unchanged(driver):
     template = stateful(delay=5.0, clock=VirtualClock(interrupt_at=1))
     state = RetryState("order-17", defer_backoff="wait")
     callback = Script("value")
 
-    fails(way, template, state)
+    fails(driver, template, state)
     before = kept(template)
     with pytest.raises(BackoffInterruptedError):
-        way(template, callback, state=state)
+        driver(template, callback, state=state)
     assert callback.calls == 0
     assert kept(template) == before
-    assert way(template, callback, state=state) == "value"
+    assert driver(template, callback, state=state) == "value"
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("rest", [0.5, 0.0])
-def test_deferred_wait_includes_the_last_moment(way, rest):
+def test_deferred_wait_includes_the_last_moment(driver, rest):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="wait")
 
-    fails(way, template, state)
+    fails(driver, template, state)
     template.clock.advance(5.0 - rest)
-    assert way(template, Script("value"), state=state) == "value"
+    assert driver(template, Script("value"), state=state) == "value"
     assert template.clock.sleeps == ([rest] if rest else [])
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("defer", ["wait", "raise"])
-def test_raising_in_on_backoff_replaces_the_failure_of_a_deferred_wait(way, defer):
+def test_raising_in_on_backoff_replaces_the_failure_of_a_deferred_wait(driver, defer):
     class Raising(RetryListener):
         def on_backoff(self, context, delay):
             raise LookupError("the listener's own")
 
     template = stateful(delay=5.0, listeners=[Raising()])
     with pytest.raises(LookupError, match="the listener's own"):
-        way(template, Script(ValueError()), state=RetryState("order-17", defer_backoff=defer))
+        driver(template, Script(ValueError()), state=RetryState("order-17", defer_backoff=defer))
     assert kept(template).failures == 1
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize(("seconds", "fits"), [(5.5, True), (5.0, False), (2.0, False)])
-def test_deferred_wait_that_fits_before_the_deadline_is_started(way, seconds, fits):
+def test_deferred_wait_that_fits_before_the_deadline_is_started(driver, seconds, fits):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="wait")
     callback = Script("value")
 
-    fails(way, template, state)
+    fails(driver, template, state)
     with Deadline(seconds, clock=template.clock):
         if fits:
-            assert way(template, callback, state=state) == "value"
+            assert driver(template, callback, state=state) == "value"
         else:
             with pytest.raises(DeadlineExceededError, match="the next attempt is due in 5 seconds"):
-                way(template, callback, state=state)
+                driver(template, callback, state=state)
     assert callback.calls == fits
     assert template.clock.sleeps == [5.0] * fits
-    assert way(template, Script("later"), state=state) == "later"
+    assert driver(template, Script("later"), state=state) == "later"
 
 
-@every_way
-def test_delays_of_a_key_grow_from_delivery_to_delivery(way):
+@every_driver
+def test_delays_of_a_key_grow_from_delivery_to_delivery(driver):
     template = stateful(9, backoff=ExponentialBackoff(initial=1.0))
 
     for _ in range(3):
-        fails(way, template)
+        fails(driver, template)
     assert template.clock.sleeps == [1.0, 2.0, 4.0]
 
 
-@every_way
-def test_timeout_policy_runs_from_delivery_to_delivery(way):
+@every_driver
+def test_timeout_policy_runs_from_delivery_to_delivery(driver):
     template = stateful(policy=TimeoutRetryPolicy(10.0))
 
-    fails(way, template)
+    fails(driver, template)
     template.clock.advance(10.5)
-    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "late") == "late"
+    assert driver(template, Script("not called"), state=KEY, recovery=lambda c: "late") == "late"
 
 
 class Frugal(Guard):
@@ -466,9 +467,9 @@ class Frugal(Guard):
         raise Rejected("no retry is granted")
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("rejects", ["a guard", "the deadline"])
-def test_rejected_retry_in_place_is_left_to_the_redelivery(way, rejects):
+def test_rejected_retry_in_place_is_left_to_the_redelivery(driver, rejects):
     template = stateful(delay=5.0, guards=[Frugal()] if rejects == "a guard" else [])
     state, failure = RetryState("order-17", rollback_for=()), ValueError("failed")
     callback, again = Script(failure), Script("value")
@@ -477,68 +478,68 @@ def test_rejected_retry_in_place_is_left_to_the_redelivery(way, rejects):
         Deadline(1.0 if rejects == "the deadline" else 99.0, clock=template.clock),
         pytest.raises((Rejected, DeadlineExceededError)) as caught,
     ):
-        way(template, callback, state=state, recovery=lambda context: "recovered")
+        driver(template, callback, state=state, recovery=lambda context: "recovered")
     assert caught.value.__cause__ is failure
     assert (callback.calls, kept(template).failures) == (1, 1)
-    assert way(template, again, state=state) == "value"
+    assert driver(template, again, state=state) == "value"
     assert again.seen == [2]
 
 
 # -- remembered successes -----------------------------------------------------------------------
 
 
-@every_way
-def test_remembered_success_is_not_repeated(way):
+@every_driver
+def test_remembered_success_is_not_repeated(driver):
     template = stateful()
     state = RetryState("order-17", remember=60.0)
     again = Script("again")
 
-    way(template, Script("once"), state=state)
+    driver(template, Script("once"), state=state)
     with pytest.raises(AlreadyCompletedError, match="order-17"):
-        way(template, again, state=state)
+        driver(template, again, state=state)
     assert again.calls == 0
     template.clock.advance(61.0)
-    assert way(template, again, state=state) == "again"
+    assert driver(template, again, state=state) == "again"
 
 
-@every_way
-def test_only_a_success_is_remembered(way):
+@every_driver
+def test_only_a_success_is_remembered(driver):
     template = stateful(1)
     state = RetryState("order-17", remember=60.0, rollback_for=())
 
     with pytest.raises(ExhaustedRetryError):
-        way(template, Script(ValueError()), state=state)
-    assert way(template, Script("value"), state=state) == "value"
+        driver(template, Script(ValueError()), state=state)
+    assert driver(template, Script("value"), state=state) == "value"
 
 
-@every_way
-def test_recovery_of_remembering_state_is_not_remembered(way):
+@every_driver
+def test_recovery_of_remembering_state_is_not_remembered(driver):
     template = stateful(1)
     state = RetryState("order-17", remember=60.0, rollback_for=())
 
     failing = Script(ValueError("no price"))
-    dead = way(template, failing, state=state, recovery=lambda context: "dead-lettered")
+    dead = driver(template, failing, state=state, recovery=lambda context: "dead-lettered")
     assert dead == "dead-lettered"
-    assert way(template, Script("handled"), state=state) == "handled"
+    assert driver(template, Script("handled"), state=state) == "handled"
     with pytest.raises(AlreadyCompletedError):
-        way(template, Script("again"), state=state)
+        driver(template, Script("again"), state=state)
 
 
-@every_way
-def test_unacceptable_result_that_is_returned_is_not_remembered(way):
+@every_driver
+def test_unacceptable_result_that_is_returned_is_not_remembered(driver):
     policy = ResultRetryPolicy(lambda value: value == "pending", SimpleRetryPolicy(2), "return")
     template = made(policy=policy)
     state = RetryState("order-17", remember=60.0, rollback_for=())
 
-    assert way(template, Script("pending"), state=state) == "pending"
-    assert way(template, Script("done"), state=state) == "done"
+    assert driver(template, Script("pending"), state=state) == "pending"
+    assert driver(template, Script("done"), state=state) == "done"
 
 
 # -- keys ---------------------------------------------------------------------------------------
 
 
 class Mutable(list):
-    """Can be hashed, and is no key for all that."""
+    """Hashable, and not a valid key."""
 
     def __hash__(self):
         return hash(tuple(self))
@@ -568,7 +569,7 @@ def test_key_without_a_stable_encoding_is_rejected_and_named(key):
 
 @pytest.mark.statement("S2-14")
 @both_kinds
-def test_key_whose_hash_changes_keeps_its_count(way):
+def test_key_whose_hash_changes_keeps_its_count(driver):
     class Shifting(str):
         def __hash__(self):
             shifts.append(1)
@@ -579,7 +580,7 @@ def test_key_whose_hash_changes_keeps_its_count(way):
     shifts = []
     template = stateful(2)
     for _ in range(2):
-        fails(way, template, RetryState(Shifting("order-17")))
+        fails(driver, template, RetryState(Shifting("order-17")))
     assert kept(template).failures == 2
 
 
@@ -593,13 +594,13 @@ def test_equal_keys_are_one_and_keys_of_different_types_are_not():
 
 
 @both_kinds
-def test_two_templates_that_share_a_cache_do_not_share_counts(way):
+def test_two_templates_that_share_a_cache_do_not_share_counts(driver):
     cache = MemoryRetryContextCache()
     one, other = (stateful(3, name=name, cache=cache) for name in ("one", "other"))
 
-    fails(way, one)
-    assert fails(way, other).seen == [1]
-    assert fails(way, one).seen == [2]
+    fails(driver, one)
+    assert fails(driver, other).seen == [1]
+    assert fails(driver, one).seen == [2]
     assert len(cache) == 2
 
 
@@ -613,15 +614,15 @@ def test_no_template_name_can_imitate_the_key_of_another():
 # -- claims -------------------------------------------------------------------------------------
 
 
-@every_way
-def test_nested_execution_of_the_same_key_raises_in_progress(way):
+@every_driver
+def test_nested_execution_of_the_same_key_raises_in_progress(driver):
     template = stateful()
 
     def callback(context):
         return template.execute(Script("nested"), state=KEY)
 
     with pytest.raises(AttemptInProgressError, match="order-17"):
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
 
 
 def test_concurrent_delivery_raises_in_progress_and_is_not_counted():
@@ -644,14 +645,14 @@ def test_concurrent_delivery_raises_in_progress_and_is_not_counted():
     assert fails(lambda t, c, **how: t.execute(c, **how), template).seen == [2]
 
 
-@every_way
-def test_execution_without_its_key_calls_no_listener(way):
+@every_driver
+def test_execution_without_its_key_calls_no_listener(driver):
     recorder = Recorder()
     template = stateful(listeners=[recorder])
     claim = template.cache.begin(template.scoped_key("order-17"), worker="another")
 
     with pytest.raises(AttemptInProgressError):
-        way(template, Script("second"), state=KEY, recovery=lambda context: "recovered")
+        driver(template, Script("second"), state=KEY, recovery=lambda context: "recovered")
     assert recorder.hooks == []
     assert template.cache.holds(claim)
 
@@ -672,8 +673,8 @@ async def test_concurrent_delivery_in_another_task_raises_in_progress():
     assert await first == "first"
 
 
-@every_way
-def test_fence_of_a_key_only_grows(way):
+@every_driver
+def test_fence_of_a_key_only_grows(driver):
     template, fences = stateful(9), []
 
     def callback(context):
@@ -683,7 +684,7 @@ def test_fence_of_a_key_only_grows(way):
 
     for _ in range(4):
         with pytest.raises(ValueError):
-            way(template, callback, state=KEY)
+            driver(template, callback, state=KEY)
     assert fences == sorted(set(fences))
 
 
@@ -705,9 +706,9 @@ def test_holder_of_a_forgotten_key_gets_lease_lost():
         template.execute(callback, state=KEY)
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("how", ["returns False", "raises Veto", "raises"])
-def test_execution_ended_by_open_leaves_the_key_unchanged(way, how):
+def test_execution_ended_by_open_leaves_the_key_unchanged(driver, how):
     class Stops(RetryListener):
         on = False
 
@@ -720,26 +721,26 @@ def test_execution_ended_by_open_leaves_the_key_unchanged(way, how):
 
     listener = Stops()
     template = stateful(listeners=[listener])
-    fails(way, template)
+    fails(driver, template)
     before = kept(template)
     listener.on = True
     with pytest.raises(LookupError if how == "raises" else TerminatedRetryError):
-        way(template, Script("not called"), state=KEY)
+        driver(template, Script("not called"), state=KEY)
     assert kept(template) == before
     listener.on = False
-    assert fails(way, template).seen == [2]
+    assert fails(driver, template).seen == [2]
 
 
 # -- attempts of crashed processes --------------------------------------------------------------
 
 
 def lossy():
-    """As a durable cache does, it finds that the holder of a key never reported."""
+    """A cache that reports a lost holder, as a durable cache does."""
     return Down(lambda step, record: False)
 
 
-@every_way
-def test_attempt_of_a_crashed_process_counts_and_is_recorded(way):
+@every_driver
+def test_attempt_of_a_crashed_process_counts_and_is_recorded(driver):
     cache, recorder = lossy(), Recorder()
     template = stateful(3, cache=cache, listeners=[recorder])
     cache.lost = "elsewhere:1"
@@ -749,11 +750,78 @@ def test_attempt_of_a_crashed_process_counts_and_is_recorded(way):
         seen.append((context.attempt, context.retry_count, type(context.last_exception)))
         return "value"
 
-    assert way(template, callback, state=KEY) == "value"
+    assert driver(template, callback, state=KEY) == "value"
     assert seen == [(2, 1, AttemptLostError)]
 
 
-@every_way
+@every_driver
+@pytest.mark.parametrize(("worker", "exclusive"), [("h:1:a-1", False), ("h:1:a-1!", True)])
+def test_lost_attempt_says_whether_it_was_exclusive(driver, worker, exclusive):
+    cache = lossy()
+    template = stateful(3, cache=cache)
+    cache.lost = worker
+    seen = []
+
+    driver(template, lambda context: seen.append(context.last_exception), state=KEY)
+    assert [(error.worker, error.exclusive) for error in seen] == [(worker, exclusive)]
+
+
+@every_driver
+@pytest.mark.parametrize("exclusive", [None, False, True])
+def test_claim_of_an_exclusive_attempt_is_marked(driver, exclusive):
+    workers = []
+    # A cache of another class than the one in memory: its claims are begun by the engine.
+    template = stateful(3, cache=Down(lambda step, record: False))
+
+    def callback(context):
+        workers.append(context._claim.worker)
+
+    driver(template, callback, state=RetryState("order-17", exclusive=exclusive))
+    assert [worker.endswith("!") for worker in workers] == [exclusive is True]
+
+
+@every_driver
+def test_shared_execution_of_a_key_with_a_lost_attempt_is_rejected_uncounted(driver):
+    cache, recorder = lossy(), Recorder()
+    template = stateful(3, cache=cache, listeners=[recorder])
+    fails(driver, template)
+    before, events = kept(template), len(recorder.events)
+    cache.lost = "elsewhere:1"
+    callback = Script("not called")
+
+    with pytest.raises(ExclusiveRequiredError, match=r"orders/s:order-17.*exclusive=True"):
+        driver(template, callback, state=RetryState("order-17", exclusive=False))
+    assert (callback.calls, kept(template), len(recorder.events)) == (0, before, events)
+    assert fails(driver, template).seen == [2]  # the key is free
+
+
+@every_driver
+@pytest.mark.parametrize("later_failures", [0, 1])
+def test_key_stays_a_suspect_after_its_lost_attempt_was_recorded(driver, later_failures):
+    cache = lossy()
+    template = stateful(9, cache=cache)
+    cache.lost = "elsewhere:1"
+    for _ in range(1 + later_failures):
+        fails(driver, template)
+
+    with pytest.raises(ExclusiveRequiredError):
+        driver(template, Script("not called"), state=RetryState("order-17", exclusive=False))
+    alone = RetryState("order-17", exclusive=True)
+    assert driver(template, Script("done"), state=alone) == "done"
+    shared = RetryState("order-17", exclusive=False)  # a new life of the key
+    assert driver(template, Script("again"), state=shared) == "again"
+
+
+@every_driver
+def test_shared_execution_with_failures_but_no_lost_attempt_runs(driver):
+    template = stateful(3)
+    fails(driver, template)
+    state = RetryState("order-17", exclusive=False)
+
+    assert driver(template, Script("second"), state=state) == "second"
+
+
+@every_driver
 @pytest.mark.parametrize(
     "policy",
     [
@@ -764,29 +832,29 @@ def test_attempt_of_a_crashed_process_counts_and_is_recorded(way):
     ],
     ids=["types", "predicate", "tree", "chooser"],
 )
-def test_lost_attempt_counts_without_a_call_of_a_classifier(way, policy):
+def test_lost_attempt_counts_without_a_call_of_a_classifier(driver, policy):
     cache = lossy()
     template = stateful(cache=cache, policy=policy)
 
     cache.lost = "elsewhere:1"
-    assert way(template, Script("second"), state=KEY) == "second"
+    assert driver(template, Script("second"), state=KEY) == "second"
     cache.lost = "elsewhere:2"
     with pytest.raises(KeyboardInterrupt):
-        way(template, Script(KeyboardInterrupt()), state=KEY)
+        driver(template, Script(KeyboardInterrupt()), state=KEY)
     cache.lost = "elsewhere:3"
     callback = Script("not called")
-    assert way(template, callback, state=KEY, recovery=lambda c: c.retry_count) == 2
+    assert driver(template, callback, state=KEY, recovery=lambda c: c.retry_count) == 2
     assert callback.calls == 0
 
 
-@every_way
-def test_recovery_gets_the_lost_attempt_if_it_was_the_last(way):
+@every_driver
+def test_recovery_gets_the_lost_attempt_if_it_was_the_last(driver):
     cache = lossy()
     template = stateful(1, cache=cache)
     cache.lost = "elsewhere:1"
     found = []
 
-    way(
+    driver(
         template,
         Script("not called"),
         state=KEY,
@@ -796,21 +864,21 @@ def test_recovery_gets_the_lost_attempt_if_it_was_the_last(way):
     assert found[0].worker == "elsewhere:1"
 
 
-@every_way
-def test_rule_that_names_the_lost_attempt_decides_about_it(way):
+@every_driver
+def test_rule_that_names_the_lost_attempt_decides_about_it(driver):
     cache = lossy()
     template = stateful(cache=cache, policy=SimpleRetryPolicy(3, not_on=AttemptLostError))
     cache.lost = "elsewhere:1"
 
-    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
+    assert driver(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
 
 
-@every_way
-def test_recovery_of_a_crashed_process_is_repeated_without_callback(way):
+@every_driver
+def test_recovery_of_a_crashed_process_is_repeated_without_callback(driver):
     template = stateful(1)
-    fails(way, template)
+    fails(driver, template)
     at_death = []
-    way(
+    driver(
         template,
         Script("not called"),
         state=KEY,
@@ -825,7 +893,7 @@ def test_recovery_of_a_crashed_process_is_repeated_without_callback(way):
     cache.swap(template.scoped_key("order-17"), record, 0)
     cache.lost = record.worker
     callback = Script("not called")
-    assert way(template, callback, state=KEY, recovery=lambda c: c.retry_count) == 1
+    assert driver(template, callback, state=KEY, recovery=lambda c: c.retry_count) == 1
     assert callback.calls == 0
     assert kept(template) is None
 
@@ -837,22 +905,22 @@ def recovery_begins(step, record):
     return step == "fail" and record.phase == "recovering"
 
 
-@every_way
-def test_circuit_takes_no_claim(way):
+@every_driver
+def test_circuit_takes_no_claim(driver):
     template = stateful(policy=CircuitBreakerRetryPolicy())
 
-    way(template, Script("value"), state=KEY)
+    driver(template, Script("value"), state=KEY)
     assert kept(template).worker is None
 
 
-@every_way
-def test_signal_during_the_last_write_passes_before_the_recovery(way):
+@every_driver
+def test_signal_during_the_last_write_passes_before_the_recovery(driver):
     template = stateful(1, cache=Down(recovery_begins, KeyboardInterrupt))
-    fails(way, template)
+    fails(driver, template)
     recovery = Script("not called")
 
     with pytest.raises(KeyboardInterrupt):
-        way(template, Script("not called"), state=KEY, recovery=recovery)
+        driver(template, Script("not called"), state=KEY, recovery=recovery)
     assert recovery.calls == 0
     assert kept(template).worker is None
 
@@ -866,7 +934,7 @@ def passed_on(name):
 
 
 class Plugged:
-    """A cache of another make: it follows the protocol and nothing else."""
+    """A cache of another implementation: it has the methods of the protocol only."""
 
     def __init__(self):
         self.inner = MemoryRetryContextCache()
@@ -878,15 +946,15 @@ class Plugged:
 
 
 @pytest.mark.statement("S2-13")
-@every_way
-def test_default_cache_is_in_memory(way):
+@every_driver
+def test_default_cache_is_in_memory(driver):
     plugged = Plugged()
     template = stateful(2, cache=plugged)
 
     assert isinstance(stateful().cache, MemoryRetryContextCache)
     assert isinstance(plugged, RetryContextCache)
-    fails(way, template)
-    assert way(template, Script("value"), state=KEY) == "value"
+    fails(driver, template)
+    assert driver(template, Script("value"), state=KEY) == "value"
     assert plugged.steps == ["begin", "fail", "fail", "begin", "succeed"]
 
 
@@ -897,8 +965,8 @@ def test_templates_do_not_share_the_memory_cache():
 @pytest.mark.parametrize(
     "value", [pytest.param(object(), id="object"), {1, 2}, float("inf"), b"bytes", {1: 2}], ids=repr
 )
-@every_way
-def test_attribute_that_is_not_json_is_named_when_the_failure_is_stored(way, value):
+@every_driver
+def test_attribute_that_is_not_json_is_named_when_the_failure_is_stored(driver, value):
     failure = ValueError("the callback's own")
 
     def callback(context):
@@ -906,20 +974,20 @@ def test_attribute_that_is_not_json_is_named_when_the_failure_is_stored(way, val
         raise failure
 
     with pytest.raises(TerminatedRetryError) as caught:
-        way(stateful(), callback, state=KEY)
+        driver(stateful(), callback, state=KEY)
     assert "'handle'" in str(caught.value.__cause__)
     assert caught.value.__context__ is failure
 
 
 @both_kinds
-def test_other_policy_tree_keeps_counts_and_restarts_its_state(way):
+def test_other_policy_tree_keeps_counts_and_restarts_its_state(driver):
     cache, clock = MemoryRetryContextCache(), VirtualClock()
     before = stateful(policy=TimeoutRetryPolicy(5.0), cache=cache, clock=clock)
     after = stateful(policy=TimeoutRetryPolicy(6.0), cache=cache, clock=clock)
 
-    fails(way, before)
+    fails(driver, before)
     clock.advance(100.0)
-    assert fails(way, after).seen == [2]
+    assert fails(driver, after).seen == [2]
 
 
 # -- circuit breakers ---------------------------------------------------------------------------
@@ -934,47 +1002,47 @@ CIRCUIT = RetryState("circuit", rollback_for=())
 
 
 @both_kinds
-def test_open_circuit_makes_no_call_until_it_resets(way):
+def test_open_circuit_makes_no_call_until_it_resets(driver):
     template = breaker()
     callback = Script(ValueError())
     answers = [
-        way(template, callback, state=CIRCUIT, recovery=lambda context: "elsewhere")
+        driver(template, callback, state=CIRCUIT, recovery=lambda context: "elsewhere")
         for _ in range(4)
     ]
     assert answers == ["elsewhere"] * 4
     assert callback.calls == 2
     template.clock.advance(20.5)
-    assert way(template, Script("back"), state=CIRCUIT) == "back"
+    assert driver(template, Script("back"), state=CIRCUIT) == "back"
 
 
 @both_kinds
-def test_attributes_that_a_success_wrote_stay_in_a_circuit(way):
+def test_attributes_that_a_success_wrote_stay_in_a_circuit(driver):
     template = breaker()
-    way(template, lambda context: context.attributes.update(seen="here"), state=CIRCUIT)
-    found = way(template, lambda context: context.attributes.get("seen"), state=CIRCUIT)
+    driver(template, lambda context: context.attributes.update(seen="here"), state=CIRCUIT)
+    found = driver(template, lambda context: context.attributes.get("seen"), state=CIRCUIT)
     assert found == "here"
 
 
 @both_kinds
-def test_executions_of_one_circuit_may_overlap(way):
+def test_executions_of_one_circuit_may_overlap(driver):
     template = breaker()
 
     def callback(context):
         return template.execute(Script("nested"), state=CIRCUIT)
 
-    assert way(template, callback, state=CIRCUIT) == "nested"
+    assert driver(template, callback, state=CIRCUIT) == "nested"
 
 
 # -- edges ----------------------------------------------------------------------------------------
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("defer", ["wait", "raise"])
-def test_failure_retried_in_place_waits_despite_a_deferred_backoff(way, defer):
+def test_failure_retried_in_place_waits_despite_a_deferred_backoff(driver, defer):
     template = made(delay=10.0)
     state = RetryState("key", rollback_for=KeyError, defer_backoff=defer)
     callback = Script(ValueError(), ValueError(), "value")
-    assert way(template, callback, state=state) == "value"
+    assert driver(template, callback, state=state) == "value"
     assert template.clock.sleeps == [10.0, 10.0]
 
 
@@ -991,9 +1059,9 @@ def test_wait_of_a_circuit_is_deferred_like_any_other(defer, waited):
     assert template.clock.sleeps == waited
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
-def test_interrupt_of_the_last_write_replaces_the_failure(way, kind):
+def test_interrupt_of_the_last_write_replaces_the_failure(driver, kind):
     class Stopped(MemoryRetryContextCache):
         def fail(self, claim, record):
             super().fail(claim, record)
@@ -1002,70 +1070,70 @@ def test_interrupt_of_the_last_write_replaces_the_failure(way, kind):
 
     template, failure = made(cache=Stopped()), ValueError("work")
     with pytest.raises(kind):
-        way(template, Script(failure), state=RetryState("key"))
-    assert way(template, Script("next"), state=RetryState("key")) == "next"
+        driver(template, Script(failure), state=RetryState("key"))
+    assert driver(template, Script("next"), state=RetryState("key")) == "next"
 
 
-@every_way
-def test_interrupt_while_the_record_is_made_frees_the_key(way):
-    said = []
+@every_driver
+def test_interrupt_while_the_record_is_made_frees_the_key(driver):
+    redacted = []
 
     def redact(text):
-        said.append(text)
-        if len(said) == 4:  # the message, the traceback and their like, of the second writing
+        redacted.append(text)
+        if len(redacted) == 4:  # the message, the traceback and their like, of the second writing
             raise KeyboardInterrupt
         return text
 
     listener = Recorder()
     template = made(cache=MemoryRetryContextCache(redact=redact), listeners=[listener])
     with pytest.raises(KeyboardInterrupt):
-        way(template, Script(ValueError()), state=RetryState("key"))
+        driver(template, Script(ValueError()), state=RetryState("key"))
     assert listener.hooks[-1] == "close"
-    assert way(template, Script("next"), state=RetryState("key")) == "next"
+    assert driver(template, Script("next"), state=RetryState("key")) == "next"
 
 
-@every_way
-def test_failure_before_a_raising_recovery_is_in_its_context(way):
+@every_driver
+def test_failure_before_a_raising_recovery_is_in_its_context(driver):
     def recovery(context):
         raise RuntimeError("the table is gone")
 
     with pytest.raises(RuntimeError) as caught:
-        way(made(2), Script(KeyError("first"), OSError("last")), recovery=recovery)
+        driver(made(2), Script(KeyError("first"), OSError("last")), recovery=recovery)
     (note,) = caught.value.__notes__
     assert "1. KeyError: 'first'" in note
     assert "2. OSError: last" in note
 
 
-@every_way
-def test_custom_policy_decides_before_the_first_attempt(way):
+@every_driver
+def test_custom_policy_decides_before_the_first_attempt(driver):
     class Closed(RetryPolicy):
         def allows(self, failures, failure):
-            asked.append((failures, failure))
+            queries.append((failures, failure))
             return False
 
-    asked, callback = [], Script("value")
+    queries, callback = [], Script("value")
     with pytest.raises(ExhaustedRetryError, match="the policy allows none"):
-        way(made(policy=Closed()), callback)
-    assert asked[0] == (0, None)
+        driver(made(policy=Closed()), callback)
+    assert queries[0] == (0, None)
     assert callback.calls == 0
 
 
-@every_way
-def test_policy_that_raises_before_the_first_attempt_prevents_it(way):
+@every_driver
+def test_policy_that_raises_before_the_first_attempt_prevents_it(driver):
     class Broken(RetryPolicy):
         def allows(self, failures, failure):
             return 1 / 0
 
     callback = Script("value")
-    with pytest.raises(TerminatedRetryError, match="the policy could not be asked") as caught:
-        way(made(policy=Broken()), callback)
+    with pytest.raises(TerminatedRetryError, match="the policy could not be queried") as caught:
+        driver(made(policy=Broken()), callback)
     assert type(caught.value.__cause__) is ZeroDivisionError
     assert callback.calls == 0
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("limit", ["timeout", "deadline"])
-def test_late_attempt_that_returned_completes_its_key(way, limit):
+def test_late_attempt_that_returned_completes_its_key(driver, limit):
     clock, calls = VirtualClock(), []
     template = stateful(clock=clock, attempt_timeout=1.0 if limit == "timeout" else None)
 
@@ -1075,7 +1143,7 @@ def test_late_attempt_that_returned_completes_its_key(way, limit):
         return "late"
 
     with Deadline(1.0 if limit == "deadline" else 60, clock=clock):
-        assert way(template, slow, state=KEY) == "late"
+        assert driver(template, slow, state=KEY) == "late"
     assert calls == [1]
     assert kept(template) is None
 

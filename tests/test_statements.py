@@ -34,8 +34,8 @@ def tool():
 @pytest.fixture
 def project(tmp_path):
     def write(listed=LISTED, tests=HELD):
-        for path, text in (("docs/statements.toml", listed), ("tests/test_it.py", tests)):
-            (tmp_path / path).parent.mkdir(exist_ok=True)
+        for path, text in (("docs/internals/statements.toml", listed), ("tests/test_it.py", tests)):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text(text)
         return tmp_path
 
@@ -46,7 +46,7 @@ def test_page_just_written_passes_the_check(tool, project, capsys):
     root = project()
     assert tool.main([], root=root) == 0
     assert tool.main(["--check"], root=root) == 0
-    page = (root / "docs/statements.md").read_text()
+    page = (root / "docs/internals/statements.md").read_text()
     assert "| X-01 | rule | It does. | `tests/test_it.py::test_that_it_does` |" in page
     assert capsys.readouterr().err == ""
 
@@ -54,7 +54,7 @@ def test_page_just_written_passes_the_check(tool, project, capsys):
 def test_missing_or_old_page_fails_the_check_unchanged(tool, project, capsys):
     root = project()
     assert tool.main(["--check"], root=root) == 1
-    assert not (root / "docs/statements.md").exists()
+    assert not (root / "docs/internals/statements.md").exists()
     tool.main([], root=root)
     project(tests=HELD.replace("it_does", "it_still_does"))
     assert tool.main(["--check"], root=root) == 1
@@ -79,7 +79,7 @@ def test_guide_needs_a_page_and_no_test(tool, project, capsys):
     assert "its page is missing: why.md" in capsys.readouterr().err
     (root / "docs/why.md").write_text("# Why\n")
     assert tool.main([], root=root) == 0
-    assert "| [why.md](why.md) |" in (root / "docs/statements.md").read_text()
+    assert "| [why.md](../why.md) |" in (root / "docs/internals/statements.md").read_text()
 
 
 def test_unknown_kind_is_a_problem(tool, project, capsys):

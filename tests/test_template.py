@@ -1,4 +1,4 @@
-"""The ways into a template, and what its user is promised of them."""
+"""The entry points of a template, and their guarantees."""
 
 import asyncio
 import copy
@@ -22,7 +22,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
-from tests.support.runners import Script, both_kinds, every_way, made
+from tests.support.runners import Script, both_kinds, every_driver, made
 
 # -- call and outcome ------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ def test_outcome_raises_base_exceptions():
 
 
 @both_kinds
-def test_context_after_the_end_has_recorded_failures_only(way):
+def test_context_after_the_end_has_recorded_failures_only(driver):
     held = []
 
     def callback(context):
@@ -117,7 +117,7 @@ def test_context_after_the_end_has_recorded_failures_only(way):
         raise ValueError("text") from LookupError("its cause")
 
     with pytest.raises(ValueError):
-        way(made(), callback)
+        driver(made(), callback)
     last = held[0].last_exception
     assert type(last) is RecordedFailure
     assert (last.type_name, last.message) == ("ValueError", "text")
@@ -235,7 +235,7 @@ def test_copy_has_the_listeners_registered_before_it_only():
 @pytest.mark.statement("S0-03")
 def test_functions_that_share_a_template_follow_its_replacement():
     def functions(shared):
-        """A module of two guarded functions, whose only configuration is the shared one."""
+        """A module of two guarded functions with one shared configuration."""
 
         @shared.wrap
         def first():
@@ -312,7 +312,7 @@ def test_listener_without_a_base_class_needs_only_its_hooks():
 
 
 class Joins:
-    """A callback in whose first attempt a listener joins the template; it fails once."""
+    """A callback that adds a listener to the template in its first attempt and fails once."""
 
     def __init__(self, template, listener):
         self.template, self.listener, self.calls = template, listener, 0
@@ -394,7 +394,7 @@ async def test_async_function_is_guarded_without_changes_in_its_callers():
 
 @pytest.mark.statement("S0-64")
 def test_tests_replace_only_clock_and_random_source():
-    """Jitter is drawn and listeners are called on virtual time as on the system's."""
+    """Jitter is drawn and listeners are called in virtual time as in real time."""
     recorder = Recorder()
     production = RetryTemplate(
         SimpleRetryPolicy(3), ExponentialBackoff(initial=1.0, jitter="equal"), listeners=[recorder]
@@ -406,12 +406,12 @@ def test_tests_replace_only_clock_and_random_source():
 
 
 @pytest.mark.statement("S0-65")
-@every_way
-def test_two_value_errors_then_ok_take_three_calls_and_no_time(way):
+@every_driver
+def test_two_value_errors_then_ok_take_three_calls_and_no_time(driver):
     template = made(3, delay=0.0)
     callback = Script(ValueError(), ValueError(), "ok")
 
-    assert way(template, callback) == "ok"
+    assert driver(template, callback) == "ok"
     assert callback.calls == 3
     assert template.clock.monotonic() == 0.0
 

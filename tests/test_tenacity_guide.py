@@ -1,4 +1,4 @@
-"""The ports that ``docs/from-tenacity.md`` recommends make the calls that tenacity makes."""
+"""The ports that ``docs/migrate/tenacity.md`` recommends make the calls that tenacity makes."""
 
 import pytest
 
@@ -21,7 +21,7 @@ class Wanted(Exception):
 
 
 class Other(Exception):
-    """One that it does not retry."""
+    """An exception that it does not retry."""
 
 
 class Program:

@@ -28,7 +28,7 @@ from retrytemplate import (
 from retrytemplate._internal.threads import Threads
 from retrytemplate.testing import AsyncRecorder, Recorder, run, run_trio
 from tests.support.gc_probe import left_by
-from tests.support.runners import Script, every_way, in_block, in_thread, made
+from tests.support.runners import Script, every_driver, in_block, in_thread, made
 from tests.support.signal_injection import InterruptsOnly
 
 PATIENCE = 30.0
@@ -58,13 +58,13 @@ def discarding(seconds):
     return AttemptTimeout(seconds, on_late_result="discard")
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
-def test_late_attempt_that_returned_is_used_and_not_repeated(way, limits, caplog):
+def test_late_attempt_that_returned_is_used_and_not_repeated(driver, limits, caplog):
     template = made(3, **limits)
     callback, calls = late_by(template, 2.5)
     with Deadline(60.0 if limits else 2.0, clock=template.clock):
-        assert way(template, callback) == "charge 1"
+        assert driver(template, callback) == "charge 1"
     assert calls == [0.0]
     assert [record.name for record in caplog.records] == ["retrytemplate"]
 
@@ -118,8 +118,8 @@ def test_late_first_item_of_a_generator_is_kept(limits):
     assert begun == [0.0]
 
 
-@every_way
-def test_overrun_is_reported_to_listeners_in_reverse_before_success(way):
+@every_driver
+def test_overrun_is_reported_to_listeners_in_reverse_before_success(driver):
     template = made(3, attempt_timeout=2.0)
     reported, recorder = [], Recorder()
     for name in "ab":
@@ -127,14 +127,14 @@ def test_overrun_is_reported_to_listeners_in_reverse_before_success(way):
             Overruns(lambda *seen, name=name: reported.append((name, *seen)))
         )
     template.register_listener(recorder)
-    assert way(template, late_by(template, 2.5)[0]) == "charge 1"
+    assert driver(template, late_by(template, 2.5)[0]) == "charge 1"
     assert reported == [("b", 1, 2.0, 2.5), ("a", 1, 2.0, 2.5)]
     assert recorder.hooks == ["open", "before_attempt", "on_overrun", "on_success", "close"]
     assert recorder.values("on_overrun") == [(2.0, 2.5)]
 
 
 class Overruns(RetryListener):
-    """Passes what ``on_overrun`` gets to a function."""
+    """Calls a function with the arguments of ``on_overrun``."""
 
     def __init__(self, function):
         self.function = function
@@ -152,8 +152,8 @@ def test_overrun_of_a_deadline_is_reported_with_the_remaining_time():
     assert reported == [(1, 1.5, 2.0)]
 
 
-@every_way
-def test_overrun_is_reported_for_its_own_attempt_alone(way):
+@every_driver
+def test_overrun_is_reported_for_its_own_attempt_alone(driver):
     recorder = Recorder()
     template = made(3, attempt_timeout=2.0, listeners=[recorder])
     durations = iter([(2.5, OSError()), (2.25, None)])
@@ -165,31 +165,33 @@ def test_overrun_is_reported_for_its_own_attempt_alone(way):
             raise error
         return context.attempt
 
-    assert way(template, callback) == 2
+    assert driver(template, callback) == 2
     assert recorder.values("on_overrun") == [(2.0, 2.25)]
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("seconds", [1.5, 2.0])
-def test_attempt_within_its_limit_is_no_overrun(way, seconds, caplog):
+def test_attempt_within_its_limit_is_no_overrun(driver, seconds, caplog):
     recorder = Recorder()
     template = made(3, attempt_timeout=2.0, listeners=[recorder])
-    assert way(template, late_by(template, seconds)[0]) == "charge 1"
+    assert driver(template, late_by(template, seconds)[0]) == "charge 1"
     assert recorder.values("on_overrun") == []
     assert caplog.records == []
 
 
-@every_way
-def test_error_in_on_overrun_is_logged_and_the_value_returned(way, caplog):
-    heard = []
+@every_driver
+def test_error_in_on_overrun_is_logged_and_the_value_returned(driver, caplog):
+    events = []
     template = made(3, attempt_timeout=2.0)
-    template.register_listener(Overruns(lambda *seen: heard.append(seen)))
+    template.register_listener(Overruns(lambda *seen: events.append(seen)))
     template.register_listener(Overruns(lambda *seen: 1 / 0))
     callback, calls = late_by(template, 2.5)
-    assert way(template, callback) == "charge 1"
-    assert len(heard) == len(calls) == 1
+    assert driver(template, callback) == "charge 1"
+    assert len(events) == len(calls) == 1
     failed, _ = caplog.records
-    assert failed.getMessage() == "Overruns.on_overrun failed; the value of the attempt is used"
+    assert failed.getMessage() == (
+        "the on_overrun hook Overruns.on_overrun raised an exception; the attempt's value is used"
+    )
     assert failed.exc_info[0] is ZeroDivisionError
 
 
@@ -230,8 +232,8 @@ def test_overrun_is_logged_once_with_a_logging_listener(caplog):
     assert record.levelname == "WARNING"
 
 
-@pytest.mark.parametrize("way", [in_thread, in_block])
-def test_discarded_late_value_is_a_failed_attempt(way):
+@pytest.mark.parametrize("driver", [in_thread, in_block])
+def test_discarded_late_value_is_a_failed_attempt(driver):
     recorder = Recorder()
     template = made(3, attempt_timeout=discarding(2.0), listeners=[recorder])
     durations = iter([2.5, 3.0, 2.0])
@@ -240,7 +242,7 @@ def test_discarded_late_value_is_a_failed_attempt(way):
         template.clock.advance(next(durations))
         return context.attempt
 
-    assert way(template, callback) == 3, "up to the limit is not too long"
+    assert driver(template, callback) == 3, "up to the limit is not too long"
     assert [type(error) for error in recorder.errors] == [AttemptTimeoutError] * 2
     assert recorder.values("on_overrun") == []
 
@@ -313,7 +315,7 @@ def test_late_success_leaves_no_garbage(limits, caplog):
     ("deadline", "error"),
     [(1.5, DeadlineExceededError), (2.0, DeadlineExceededError), (2.5, AttemptTimeoutError)],
 )
-def test_the_nearer_of_limit_and_deadline_counts_and_says_so(deadline, error):
+def test_attempt_error_names_the_nearer_of_limit_and_deadline(deadline, error):
     template = made(1, attempt_timeout=2.0)
 
     async def callback(context):
@@ -331,8 +333,8 @@ def test_the_nearer_of_limit_and_deadline_counts_and_says_so(deadline, error):
 
 @pytest.mark.statement("S0-15")
 @pytest.mark.parametrize("nested", [False, True], ids=["", "nested"])
-@every_way
-def test_deadline_error_within_an_attempt_limit_fails_that_attempt(way, nested):
+@every_driver
+def test_deadline_error_within_an_attempt_limit_fails_that_attempt(driver, nested):
     template = made(2, attempt_timeout=1.0)
 
     def callback(context):
@@ -342,12 +344,12 @@ def test_deadline_error_within_an_attempt_limit_fails_that_attempt(way, nested):
             left.ensure(minimum=0.05)
         return context.attempt
 
-    assert way(template, callback) == 2
+    assert driver(template, callback) == 2
     with (
         Deadline(0.99, kind="request", clock=template.clock),
         pytest.raises(DeadlineExceededError) as caught,
     ):
-        way(template, callback)
+        driver(template, callback)
     assert caught.value.kind == "request"
 
 
@@ -383,10 +385,10 @@ def test_deadline_error_during_an_attempt_has_the_last_failure_as_cause():
     assert caught.value.__cause__ is failure
 
 
-@every_way
-def test_the_limit_of_an_attempt_ends_with_it(way):
+@every_driver
+def test_limit_of_an_attempt_ends_with_it(driver):
     template = made(1, attempt_timeout=2.0)
-    recovered = way(template, Script(OSError()), recovery=lambda context: Deadline.current())
+    recovered = driver(template, Script(OSError()), recovery=lambda context: Deadline.current())
     assert recovered is None
 
 
@@ -542,7 +544,7 @@ def test_attempt_cut_by_the_template_is_retried():
 
 
 @pytest.mark.parametrize("deadline", [1.0, 5.0])
-def test_an_asynchronous_attempt_is_cut_at_the_nearer_limit(deadline):
+def test_asynchronous_attempt_is_cut_at_the_nearer_limit(deadline):
     async def body(template):
         with Deadline(deadline, clock=template.clock):
             return await template.outcome_async(template.clock.sleep_async, 60.0)
@@ -563,7 +565,7 @@ def old_coroutine():
 
 
 @pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
-def test_a_generator_to_be_awaited_is_awaited(limits):
+def test_awaitable_generator_is_awaited(limits):
     async def body(template):
         with Deadline(5.0, clock=template.clock):
             return await template.call_async(old_coroutine)
@@ -572,7 +574,7 @@ def test_a_generator_to_be_awaited_is_awaited(limits):
     assert run(body(template), clock=template.clock) == "value"
 
 
-def test_a_function_that_awaits_nothing_has_a_limit_too():
+def test_function_that_awaits_nothing_has_a_limit():
     template = made(1, attempt_timeout=2.0)
     assert run(template.call_async(lambda: "value"), clock=template.clock) == "value"
 
@@ -580,7 +582,7 @@ def test_a_function_that_awaits_nothing_has_a_limit_too():
 # -- in a thread of its own ----------------------------------------------------------------------
 
 
-def test_an_attempt_in_its_thread_returns_its_value():
+def test_attempt_in_its_thread_returns_its_value():
     limit, threads = in_a_thread(), []
 
     def callback(context):
@@ -594,7 +596,7 @@ def test_an_attempt_in_its_thread_returns_its_value():
     assert limit.abandoned == 0
 
 
-def test_each_attempt_has_a_thread_with_a_name_of_its_own():
+def test_each_attempt_has_a_thread_with_its_own_name():
     names = []
 
     def fails():
@@ -607,7 +609,7 @@ def test_each_attempt_has_a_thread_with_a_name_of_its_own():
 
 
 @pytest.mark.parametrize("error", [OSError("its own"), KeyboardInterrupt()], ids=repr)
-def test_an_error_in_the_thread_is_the_attempts(error):
+def test_error_in_the_thread_is_raised_by_the_attempt(error):
     def fails():
         raise error
 
@@ -616,7 +618,7 @@ def test_an_error_in_the_thread_is_the_attempts(error):
     assert caught.value is error
 
 
-def test_a_failure_in_a_thread_leaves_no_garbage():
+def test_failure_in_a_thread_leaves_no_garbage():
     def fails():
         raise OSError
 
@@ -628,7 +630,7 @@ def test_a_failure_in_a_thread_leaves_no_garbage():
     assert left_by(call) == 0
 
 
-def test_a_failure_in_a_thread_that_was_left_behind_leaves_no_garbage():
+def test_failure_in_an_abandoned_thread_leaves_no_garbage():
     threads = SimpleQueue()
 
     def fails(stop):
@@ -645,7 +647,7 @@ def test_a_failure_in_a_thread_that_was_left_behind_leaves_no_garbage():
     assert left_by(call) == 0
 
 
-def test_the_thread_has_the_contexts_variables():
+def test_thread_has_the_context_variables_of_the_caller():
     colour = contextvars.ContextVar("colour")
     colour.set("blue")
 
@@ -656,7 +658,7 @@ def test_the_thread_has_the_contexts_variables():
     assert made(attempt_timeout=in_a_thread()).execute(callback) == ("blue", True)
 
 
-def test_attempt_in_a_thread_at_its_limit_is_abandoned_and_asked_to_stop():
+def test_attempt_in_a_thread_at_its_limit_is_abandoned_and_signalled():
     stopped = threading.Semaphore(0)
 
     def hangs(context, stop):
@@ -691,7 +693,7 @@ def test_value_of_an_abandoned_attempt_is_dropped():
     assert limit.abandoned >= 1
 
 
-def test_a_deadline_bounds_an_attempt_in_its_thread():
+def test_deadline_limits_an_attempt_in_its_thread():
     limit = in_a_thread()
     template = made(1, attempt_timeout=limit)
 
@@ -703,7 +705,7 @@ def test_a_deadline_bounds_an_attempt_in_its_thread():
     assert limit.abandoned == 1
 
 
-def test_only_a_function_that_takes_it_gets_the_event():
+def test_stop_event_is_passed_to_functions_that_accept_it():
     template = made(1, attempt_timeout=in_a_thread())
     assert template.call(lambda stop=None: stop.is_set()) is False
     assert template.call(lambda *others: others) == ()
@@ -780,7 +782,7 @@ def test_interrupted_caller_abandons_and_stops_the_attempt():
     assert ended.wait(PATIENCE)
 
 
-def test_by_default_an_attempt_stays_in_its_thread():
+def test_attempt_stays_in_the_thread_of_the_caller_by_default():
     assert not AttemptTimeout(1.0).in_thread
     template = made(attempt_timeout=1.0)
     assert template.call(threading.current_thread) is threading.current_thread()
@@ -794,9 +796,9 @@ def test_attempt_timeout_takes_all_but_the_seconds_by_keyword():
     assert {each.kind for each in rest} == {seconds.KEYWORD_ONLY}
 
 
-def test_limits_of_the_same_seconds_are_equal_whatever_they_left_behind():
+def test_limits_of_the_same_seconds_are_equal_after_use():
     used = in_a_thread(0.01)
     made(1, attempt_timeout=used).outcome(lambda stop: stop.wait(PATIENCE))
     assert used.abandoned == 1
     assert used == in_a_thread(0.01)
-    assert repr(used) == "AttemptTimeout(seconds=0.01, in_thread=True, on_late_result='return')"
+    assert repr(used) == "AttemptTimeout(seconds=0.01, in_thread=True)"

@@ -39,7 +39,7 @@ def both(template, body, **how):
 
 
 @pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
-def test_the_loop_ends_after_the_first_success(listeners):
+def test_loop_ends_after_the_first_success(listeners):
     seen = []
     for attempt in made(listeners=listeners).attempts():
         with attempt as context:
@@ -50,7 +50,7 @@ def test_the_loop_ends_after_the_first_success(listeners):
 
 
 @pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
-def test_the_last_exception_leaves_the_loop(listeners):
+def test_last_exception_is_raised_by_the_loop(listeners):
     failures = [ValueError("one"), ValueError("two")]
     with pytest.raises(ValueError) as caught:
         for attempt in made(2, listeners=listeners).attempts():
@@ -61,7 +61,7 @@ def test_the_last_exception_leaves_the_loop(listeners):
 
 
 @pytest.mark.parametrize("kind", [Recorder, AsyncRecorder])
-def test_in_tasks_the_loop_may_wait_at_its_ends(kind):
+def test_async_loop_awaits_the_ends_of_its_blocks(kind):
     async def body(template):
         seen = []
         async for attempt in template.attempts():
@@ -76,7 +76,7 @@ def test_in_tasks_the_loop_may_wait_at_its_ends(kind):
     assert template.clock.sleeps == [5.0] * 4
 
 
-def test_a_plain_with_serves_in_tasks_where_nothing_is_awaited_at_the_end():
+def test_plain_with_serves_tasks_when_no_end_is_awaited():
     async def body(template):
         attempts = template.attempts(recovery=recover)
         async for attempt in attempts:
@@ -92,7 +92,7 @@ def test_a_plain_with_serves_in_tasks_where_nothing_is_awaited_at_the_end():
     assert template.clock.sleeps == [5.0] * 4
 
 
-def test_a_plain_with_in_tasks_raises_the_last_exception():
+def test_plain_with_in_tasks_raises_the_last_exception():
     async def body(template):
         async for attempt in template.attempts():
             with attempt:
@@ -103,7 +103,7 @@ def test_a_plain_with_in_tasks_raises_the_last_exception():
         run(body(template), clock=template.clock)
 
 
-def test_the_block_sees_its_own_context_and_the_code_after_it_does_not():
+def test_context_is_current_inside_its_block_only():
     template = made()
     for attempt in template.attempts():
         assert current_context() is None
@@ -131,14 +131,14 @@ def raise_until(numbers, last):
         raise ValueError
 
 
-def test_an_execution_in_the_block_has_its_context_as_parent():
+def test_execution_in_the_block_has_its_context_as_parent():
     for attempt in made().attempts():
         with attempt as context:
             parent = made().execute(lambda nested: nested.parent)
     assert parent is context
 
 
-def test_attributes_live_from_block_to_block():
+def test_attributes_are_kept_from_block_to_block():
     for attempt in made().attempts():
         with attempt as context:
             count = context.attributes["count"] = context.attributes.get("count", 0) + 1
@@ -150,7 +150,7 @@ def test_attributes_live_from_block_to_block():
 # -- results and recoveries ---------------------------------------------------------------------
 
 
-def test_the_result_of_the_last_block_stays():
+def test_result_of_the_last_block_is_kept():
     attempts = made().attempts()
     for attempt in attempts:
         with attempt as context:
@@ -177,7 +177,7 @@ def test_result_rejected_in_every_attempt_raises_an_error():
     assert caught.value.result == 2
 
 
-def test_a_result_of_an_earlier_block_is_not_taken_for_the_next_ones():
+def test_result_of_an_earlier_block_is_not_used_for_the_next():
     judged = []
     policy = ResultRetryPolicy(lambda result: judged.append(result) or result == "no")
     attempts = made(policy=policy).attempts()
@@ -189,7 +189,7 @@ def test_a_result_of_an_earlier_block_is_not_taken_for_the_next_ones():
     assert attempts.result is None
 
 
-def test_the_value_of_a_recovery_is_the_result():
+def test_recovery_value_is_the_result():
     attempts = made(2).attempts(recovery=lambda context: f"after {context.retry_count}")
     for attempt in attempts:
         with attempt:
@@ -197,7 +197,7 @@ def test_the_value_of_a_recovery_is_the_result():
     assert attempts.result == "after 2"
 
 
-def test_a_recovery_that_raises_leaves_the_loop():
+def test_recovery_that_raises_ends_the_loop():
     def recover(context):
         raise LookupError("nor this")
 
@@ -230,7 +230,7 @@ def test_stateful_failure_leaves_at_once_and_the_next_loop_continues():
     assert len(template.cache) == 0
 
 
-def test_with_a_state_exhausted_the_loop_raises_without_a_turn():
+def test_loop_of_an_exhausted_state_raises_without_an_iteration():
     template = made(1, name="orders")
     with pytest.raises(ValueError):
         deliver(template, ValueError())
@@ -282,7 +282,7 @@ def test_returning_from_an_asynchronous_block_is_a_success():
 
 
 class Hooks(RetryListener):
-    """The names of the hooks and nothing else: an exception that is kept keeps the loop alive."""
+    """Records the names of hooks only: a kept exception would keep the loop alive."""
 
     def __init__(self):
         self.hooks = []
@@ -339,24 +339,24 @@ def test_async_loop_left_between_attempts_closes_and_frees_the_key():
 
 
 @pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
-def test_a_turn_without_its_block_is_an_error_that_says_so(listeners):
+def test_iteration_without_its_block_is_misuse(listeners):
     with pytest.raises(MisuseError, match="with attempt"):
         for _attempt in made(listeners=listeners).attempts():
             pass
 
 
-async def test_a_turn_without_its_block_is_an_error_in_tasks_too():
+async def test_async_iteration_without_its_block_is_misuse():
     with pytest.raises(MisuseError, match="with attempt"):
         async for _attempt in made().attempts():
             pass
 
 
-def test_a_block_outside_the_loop_is_an_error_that_says_so():
+def test_block_outside_the_loop_is_misuse():
     with pytest.raises(MisuseError, match="inside the loop"), made().attempts():
         pass
 
 
-def test_an_awaitable_in_a_loop_without_tasks_names_the_piece():
+def test_awaitable_in_a_plain_loop_is_named_in_the_error():
     with pytest.raises(MisuseError, match=r"AsyncRecorder\.\w+ returned an awaitable"):
         for attempt in made(listeners=[AsyncRecorder()]).attempts():
             with attempt:
@@ -409,7 +409,7 @@ def test_giving_up_by_the_loop_object_is_giving_up(listeners):
 # -- limits -------------------------------------------------------------------------------------
 
 
-def test_an_asynchronous_block_is_cut_at_the_attempt_timeout():
+def test_asynchronous_block_is_cut_at_the_attempt_timeout():
     async def body(template):
         seen = []
         async for attempt in template.attempts():
@@ -438,7 +438,7 @@ def test_async_block_cut_in_every_attempt_raises_the_attempt_timeout():
         run_trio(body, template, clock=template.clock)
 
 
-def test_a_cancellation_from_outside_wins_over_the_cut():
+def test_outer_cancellation_wins_over_the_attempt_timeout():
     async def body(template):
         async with asyncio.timeout(1.0):
             async for attempt in template.attempts():
@@ -452,7 +452,7 @@ def test_a_cancellation_from_outside_wins_over_the_cut():
     assert template.clock.monotonic() == 1.0
 
 
-def test_a_cancel_scope_from_outside_wins_over_the_cut():
+def test_outer_cancel_scope_wins_over_the_attempt_timeout():
     async def body(template):
         with trio.move_on_after(1.0) as scope:
             async for attempt in template.attempts():
@@ -518,7 +518,7 @@ def test_late_block_without_tasks_fails_when_values_are_discarded():
     assert [type(e) for e in seen] == [type(None), AttemptTimeoutError, AttemptTimeoutError]
 
 
-def test_a_block_may_ask_how_much_time_it_has():
+def test_block_can_read_its_remaining_time():
     template = made(attempt_timeout=2.0)
     for attempt in template.attempts():
         with attempt:
@@ -528,7 +528,7 @@ def test_a_block_may_ask_how_much_time_it_has():
     assert Deadline.current() is None
 
 
-def test_under_a_deadline_no_further_block_begins():
+def test_expired_deadline_prevents_further_blocks():
     template, calls = made(9, delay=4.0), []
     with pytest.raises(DeadlineExceededError) as caught, Deadline(10.0, clock=template.clock):
         for attempt in template.attempts():
@@ -540,7 +540,7 @@ def test_under_a_deadline_no_further_block_begins():
     assert template.clock.sleeps == [4.0, 4.0], "a wait that does not fit is not begun"
 
 
-def test_a_deadline_cuts_an_asynchronous_block():
+def test_deadline_cuts_an_asynchronous_block():
     async def body(template):
         async with Deadline(3.0, clock=template.clock):
             async for attempt in template.attempts():

@@ -1,4 +1,4 @@
-"""What a context says of its execution: how long it has taken, and when it is over."""
+"""The times of a context, and when it is closed."""
 
 import asyncio
 from contextlib import suppress
@@ -16,7 +16,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.testing import Recorder, VirtualClock, run
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 IN_PLACE = RetryState("key", rollback_for=())
 
@@ -46,41 +46,41 @@ def lasting(seconds, seen):
 
 
 @each_measure
-@every_way
-def test_elapsed_time_with_a_setting_that_reads_it_runs_from_the_start(way, settings):
+@every_driver
+def test_elapsed_time_with_a_setting_that_reads_it_runs_from_the_start(driver, settings):
     seen = []
-    context = way(made(delay=10.0, **settings), lasting(1.0, seen))
+    context = driver(made(delay=10.0, **settings), lasting(1.0, seen))
     assert seen == [1.0, 12.0, 23.0]
     assert [record.duration for record in context.history] == [1.0, 1.0]
 
 
-@every_way
-def test_elapsed_time_with_a_state_runs_from_the_start(way):
+@every_driver
+def test_elapsed_time_with_a_state_runs_from_the_start(driver):
     seen = []
-    context = way(made(delay=10.0, name="timed"), lasting(1.0, seen), state=IN_PLACE)
+    context = driver(made(delay=10.0, name="timed"), lasting(1.0, seen), state=IN_PLACE)
     assert seen == [1.0, 12.0, 23.0]
     assert [record.duration for record in context.history] == [1.0, 1.0]
 
 
-@every_way
-def test_elapsed_time_without_a_reader_runs_from_the_first_failure(way):
+@every_driver
+def test_elapsed_time_without_a_reader_runs_from_the_first_failure(driver):
     seen = []
-    way(made(delay=10.0), lasting(1.0, seen))
+    driver(made(delay=10.0), lasting(1.0, seen))
     assert seen == [0.0, 11.0, 22.0]
 
 
-@every_way
-def test_elapsed_time_under_a_deadline_runs_from_the_start(way):
+@every_driver
+def test_elapsed_time_under_a_deadline_runs_from_the_start(driver):
     template, seen = made(delay=10.0), []
     with Deadline(60.0, clock=template.clock):
-        way(template, lasting(1.0, seen))
+        driver(template, lasting(1.0, seen))
     assert seen == [1.0, 12.0, 23.0]
 
 
-@every_way
-def test_elapsed_time_after_the_execution_is_constant(way):
+@every_driver
+def test_elapsed_time_after_the_execution_is_constant(driver):
     template = made(delay=10.0, listeners=[Recorder()])
-    context = way(template, lasting(1.0, []))
+    context = driver(template, lasting(1.0, []))
     template.clock.advance(100.0)
     assert context.elapsed == 23.0
 
@@ -107,8 +107,8 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("listening", [False, True])
-@every_way
-def test_a_context_is_closed_when_its_execution_is_over_and_not_before(way, end, listening):
+@every_driver
+def test_context_is_closed_at_the_end_of_its_execution(driver, end, listening):
     settings = dict(ENDS[end])
     steps = [ValueError()] * settings.pop("fails", 0) + [settings.pop("signal", "value")]
     how = {name: settings.pop(name) for name in ["recovery"] if name in settings}
@@ -122,14 +122,14 @@ def test_a_context_is_closed_when_its_execution_is_over_and_not_before(way, end,
         return script(context)
 
     with suppress(Exception, KeyboardInterrupt):
-        way(made(2, **settings), callback, **how)
+        driver(made(2, **settings), callback, **how)
     assert contexts
     assert all(context.closed for context in contexts)
 
 
 @pytest.mark.parametrize("steps", [["value"], [ValueError(), "value"], [ValueError()]])
-@every_way
-def test_the_context_of_a_key_that_is_done_is_closed(way, steps):
+@every_driver
+def test_context_of_a_completed_key_is_closed(driver, steps):
     contexts, script = [], Script(*steps)
 
     def callback(context):
@@ -137,12 +137,12 @@ def test_the_context_of_a_key_that_is_done_is_closed(way, steps):
         return script(context)
 
     with suppress(ExhaustedRetryError):
-        way(made(2, name="done"), callback, state=IN_PLACE)
+        driver(made(2, name="done"), callback, state=IN_PLACE)
     assert contexts[0].closed
 
 
-@every_way
-def test_the_context_of_a_key_that_is_kept_is_not_closed(way):
+@every_driver
+def test_context_of_a_kept_key_is_not_closed(driver):
     contexts = []
 
     def callback(context):
@@ -150,7 +150,7 @@ def test_the_context_of_a_key_that_is_kept_is_not_closed(way):
         raise ValueError
 
     with pytest.raises(ValueError):
-        way(made(2, name="kept"), callback, state=RetryState("key"))
+        driver(made(2, name="kept"), callback, state=RetryState("key"))
     assert not contexts[0].closed
     assert repr(contexts[0].last_exception) == repr(RecordedFailure("ValueError", ""))
     assert [record.type_name for record in contexts[0].history] == ["ValueError"]
@@ -225,8 +225,8 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES)
-@every_way
-def test_context_says_whether_a_failure_leaves_at_once(way, state):
+@every_driver
+def test_context_reports_whether_a_failure_is_rethrown(driver, state):
     given, leaves = STATES[state]
     script, seen = Script(ValueError(), "value"), []
 
@@ -235,5 +235,5 @@ def test_context_says_whether_a_failure_leaves_at_once(way, state):
         return script(context)
 
     with suppress(ValueError):
-        way(made(2), callback, state=given)
+        driver(made(2), callback, state=given)
     assert seen == ([True] if leaves else [False, False])

@@ -9,7 +9,7 @@ import pytest
 from retrytemplate import Deadline, DeadlineExceededError, Guard, MisuseError
 from retrytemplate.testing import VirtualClock, run, run_trio
 from tests.support.gc_probe import left_by, no_collector
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock():
 
 
 @pytest.mark.statement("S1-30")
-def test_a_deadline_is_over_when_nothing_is_left_of_it(clock):
+def test_deadline_is_expired_when_no_time_remains(clock):
     deadline = Deadline.after(2.0, clock=clock)
     assert not deadline.expired()
     clock.advance(1.5)
@@ -29,7 +29,7 @@ def test_a_deadline_is_over_when_nothing_is_left_of_it(clock):
     assert (deadline.remaining(), deadline.expired()) == (0.0, True)
 
 
-def test_before_it_is_entered_a_deadline_stands_still(clock):
+def test_deadline_does_not_run_before_it_is_entered(clock):
     deadline = Deadline(timedelta(seconds=2), clock=clock)
     clock.advance(3.0)
     assert (deadline.remaining(), deadline.expired()) == (2.0, False)
@@ -37,29 +37,29 @@ def test_before_it_is_entered_a_deadline_stands_still(clock):
         assert (deadline.remaining(), deadline.expired()) == (2.0, False)
 
 
-def test_a_deadline_of_no_time_is_over_from_the_start(clock):
+def test_deadline_of_zero_seconds_is_expired_from_the_start(clock):
     deadline = Deadline(0, clock=clock)
     assert deadline.expired()
     with deadline:
         assert deadline.expired()
 
 
-def test_a_deadline_without_end_is_never_over(clock):
+def test_infinite_deadline_never_expires(clock):
     deadline = Deadline.after(float("inf"), clock=clock)
     clock.advance(1e9)
     assert not deadline.expired()
 
 
 @pytest.mark.statement("S1-34")
-def test_an_inner_deadline_is_over_with_the_outer_one(clock):
+def test_inner_deadline_expires_with_the_outer_one(clock):
     with Deadline(1.0, clock=clock) as outer, Deadline(5.0, clock=clock) as inner:
         clock.advance(1.0)
         assert (outer.expired(), inner.expired()) == (True, True)
 
 
-def test_a_deadline_runs_once(clock):
+def test_deadline_cannot_be_entered_twice(clock):
     deadline = Deadline.after(2.0, clock=clock)
-    with pytest.raises(MisuseError, match="make a new one"), deadline:
+    with pytest.raises(MisuseError, match="create one"), deadline:
         pytest.fail("it was entered")
 
 
@@ -91,12 +91,12 @@ async def _failing(clock):
 
 
 @pytest.mark.parametrize("block", [_left_alone, _cut, _failing])
-def test_an_asynchronous_block_leaves_no_deadline_in_force(clock, block):
+def test_asynchronous_block_leaves_no_current_deadline(clock, block):
     assert run(block(clock), clock=clock) is None
     assert run_trio(block, clock, clock=clock) is None
 
 
-def test_a_block_leaves_no_garbage(clock):
+def test_deadline_block_leaves_no_garbage(clock):
     def block():
         with Deadline(2.0, clock=clock):
             pass
@@ -104,7 +104,7 @@ def test_a_block_leaves_no_garbage(clock):
     assert left_by(block) == 0
 
 
-def test_an_asynchronous_block_leaves_no_garbage(clock):
+def test_asynchronous_deadline_block_leaves_no_garbage(clock):
     async def block():
         async with Deadline(2.0, clock=clock) as deadline:
             return weakref.ref(deadline)
@@ -114,7 +114,7 @@ def test_an_asynchronous_block_leaves_no_garbage(clock):
 
 
 @pytest.mark.statement("S1-24")
-def test_all_that_is_awaited_in_a_block_shares_its_time(clock):
+def test_awaits_in_a_block_share_its_time(clock):
     done = []
 
     async def block():
@@ -152,7 +152,7 @@ def test_inside_it_is_a_cancellation_and_outside_a_timeout(clock):
 
 
 @pytest.mark.statement("S1-27")
-def test_a_cut_that_the_block_swallows_is_a_timeout_all_the_same(clock):
+def test_swallowed_cancellation_at_the_deadline_still_raises(clock):
     async def block():
         async with Deadline(2.0, clock=clock):
             try:
@@ -164,7 +164,7 @@ def test_a_cut_that_the_block_swallows_is_a_timeout_all_the_same(clock):
         run(block(), clock=clock)
 
 
-def test_a_failure_while_the_block_is_cut_is_its_own(clock):
+def test_failure_during_the_cancellation_is_raised_unchanged(clock):
     async def block():
         async with Deadline(2.0, clock=clock):
             try:
@@ -178,7 +178,7 @@ def test_a_failure_while_the_block_is_cut_is_its_own(clock):
         run_trio(block, clock=clock)
 
 
-def test_the_error_says_how_long_the_limit_was_that_was_over(clock):
+def test_deadline_error_names_the_limit_that_expired(clock):
     with Deadline(2.0, kind="request", clock=clock):
         clock.advance(1.5)
         inner = Deadline.after(9.0, kind="step", clock=clock)
@@ -191,30 +191,30 @@ def test_the_error_says_how_long_the_limit_was_that_was_over(clock):
 # -- in a template -------------------------------------------------------------------------------
 
 
-@every_way
-def test_when_the_deadline_is_over_no_attempt_is_begun(way):
+@every_driver
+def test_expired_deadline_prevents_the_first_attempt(driver):
     template, callback = made(), Script("value")
     with (
         Deadline(0, clock=template.clock),
         pytest.raises(DeadlineExceededError, match="no attempt is begun"),
     ):
-        way(template, callback, recovery=lambda context: "recovered")
+        driver(template, callback, recovery=lambda context: "recovered")
     assert callback.calls == 0
 
 
-@every_way
-def test_when_the_deadline_is_over_no_guard_is_asked(way):
+@every_driver
+def test_expired_deadline_precedes_guards(driver):
     class Untouched(Guard):
         def admit(self, context):
-            pytest.fail("it was asked")
+            pytest.fail("it was queried")
 
     template = made(guards=[Untouched()])
     with Deadline(0, clock=template.clock), pytest.raises(DeadlineExceededError):
-        way(template, Script("value"))
+        driver(template, Script("value"))
 
 
-@every_way
-def test_when_the_deadline_is_over_no_further_attempt_is_begun(way):
+@every_driver
+def test_expired_deadline_prevents_further_attempts(driver):
     template, failure = made(9), ValueError("took too long")
     calls = []
 
@@ -224,13 +224,13 @@ def test_when_the_deadline_is_over_no_further_attempt_is_begun(way):
         raise failure
 
     with Deadline(3.0, clock=template.clock), pytest.raises(DeadlineExceededError) as caught:
-        way(template, callback)
+        driver(template, callback)
     assert calls == [1, 2]
     assert caught.value.__cause__ is failure
 
 
-@every_way
-def test_deadline_over_after_a_failure_calls_the_recovery(way):
+@every_driver
+def test_deadline_over_after_a_failure_calls_the_recovery(driver):
     template = made(9)
 
     def callback(context):
@@ -238,15 +238,15 @@ def test_deadline_over_after_a_failure_calls_the_recovery(way):
         raise ValueError
 
     with Deadline(3.0, clock=template.clock):
-        assert way(template, callback, recovery=lambda context: "recovered") == "recovered"
+        assert driver(template, callback, recovery=lambda context: "recovered") == "recovered"
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize(("delay", "sleeps"), [(1.9, [1.9]), (2.0, [])])
-def test_a_wait_that_takes_all_that_is_left_does_not_fit(way, delay, sleeps):
+def test_wait_as_long_as_the_remaining_time_is_not_started(driver, delay, sleeps):
     template = made(2, delay=delay)
     with Deadline(2.0, clock=template.clock), pytest.raises((ValueError, DeadlineExceededError)):
-        way(template, Script(ValueError()))
+        driver(template, Script(ValueError()))
     assert template.clock.sleeps == sleeps
 
 
@@ -283,9 +283,9 @@ def test_client_with_the_remaining_time_as_limit_ends_at_the_deadline():
     assert template.clock.monotonic() == 0.1
 
 
-@every_way
+@every_driver
 @pytest.mark.statement("S1-36")
-def test_with_less_left_than_the_floor_no_attempt_is_begun(way):
+def test_attempt_with_less_time_than_the_floor_is_not_started(driver):
     template = made(9)
     began = []
 
@@ -298,24 +298,24 @@ def test_with_less_left_than_the_floor_no_attempt_is_begun(way):
         Deadline(2.0, floor=0.625, clock=template.clock),
         pytest.raises(DeadlineExceededError, match=r"is in 0\.5 seconds: no attempt is begun"),
     ):
-        way(template, callback)
+        driver(template, callback)
     assert began == [0.0, 0.75]
 
 
-@every_way
+@every_driver
 @pytest.mark.statement("S1-37")
 @pytest.mark.parametrize(("delay", "sleeps"), [(1.5, [1.5]), (1.625, [])])
-def test_a_wait_that_would_leave_less_than_the_floor_is_not_begun(way, delay, sleeps):
+def test_wait_that_leaves_less_than_the_floor_is_not_started(driver, delay, sleeps):
     template = made(2, delay=delay)
     with (
         Deadline(2.0, floor=0.5, clock=template.clock),
         pytest.raises((ValueError, DeadlineExceededError)),
     ):
-        way(template, Script(ValueError()))
+        driver(template, Script(ValueError()))
     assert template.clock.sleeps == sleeps
 
 
-def test_the_floor_of_a_deadline_holds_inside_another_one(clock):
+def test_floor_applies_inside_another_deadline(clock):
     with Deadline(2.0, floor=0.5, clock=clock), Deadline(1.75, clock=clock) as inner:
         assert inner.fits(1.5)
         assert not inner.fits(1.625)
@@ -324,14 +324,14 @@ def test_the_floor_of_a_deadline_holds_inside_another_one(clock):
         assert not inner.fits(0.875)
 
 
-@every_way
+@every_driver
 @pytest.mark.statement("S1-41")
-def test_deadline_over_on_entry_raises_the_limit_without_a_call(way):
+def test_deadline_over_on_entry_raises_the_limit_without_a_call(driver):
     template, callback = made(), Script("value")
     for seconds in (0, 1e-9):
         deadline = Deadline(seconds, kind="request", floor=0.001, clock=template.clock)
         with pytest.raises(DeadlineExceededError) as caught, deadline:
-            way(template, callback)
+            driver(template, callback)
         error = caught.value
         assert (error.kind, error.limit, error.outcome_unknown) == ("request", seconds, False)
     assert callback.calls == 0

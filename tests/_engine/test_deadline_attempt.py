@@ -24,11 +24,11 @@ LIMIT = 10.0
 
 
 class Interrupting(BaseException):
-    """What no template holds up."""
+    """A base exception: never retried or suppressed."""
 
 
 class Silent(Guard):
-    """Asks for nothing, but has to be asked: by the engine."""
+    """Does nothing, but forces the engine path because it must be called."""
 
 
 # How long an attempt takes, its exception (None: none), and whether it reads its context.
@@ -41,7 +41,7 @@ scripts = st.lists(steps, min_size=1, max_size=4)
 
 
 class Execution:
-    """One execution of a script, and all that can be seen of it."""
+    """One execution of a script, and its observable results."""
 
     def __init__(self, script, attempts, backoff, recovery, guards):
         self.clock = VirtualClock()
@@ -94,19 +94,19 @@ class Execution:
         notes = getattr(error, "__notes__", None)
         return value, reported, notes, ended, self.seen, after
 
-    def in_thread(self, way):
+    def in_thread(self, driver):
         value = error = None
         with Deadline(LIMIT, kind="request", clock=self.clock):
             try:
-                value = way(self.template)(self.attempt)
+                value = driver(self.template)(self.attempt)
             except BaseException as exc:
                 error = exc
         return self.shown(value, error)
 
-    def in_task(self, runs, way):
+    def in_task(self, runs, driver):
         async def main():
             async with Deadline(LIMIT, kind="request", clock=self.clock):
-                return await way(self.template)(self.attempt_async)
+                return await driver(self.template)(self.attempt_async)
 
         value = error = None
         try:
@@ -116,13 +116,13 @@ class Execution:
         return self.shown(value, error)
 
 
-WAYS = {
+DRIVERS = {
     "call": lambda template: template.call,
     "wrap": lambda template: lambda fn: template.wrap(fn)(),
     "execute": lambda template: lambda fn: template.execute(lambda context: fn()),
     "bound": lambda template: template.bind(recovery=template.recovery).call,
 }
-WAYS_ASYNC = {
+DRIVERS_ASYNC = {
     "call": lambda template: template.call_async,
     "wrap": lambda template: lambda fn: template.wrap(fn)(),
     "execute": lambda template: lambda fn: template.execute_async(lambda context: fn()),
@@ -135,26 +135,28 @@ backoffs = st.sampled_from([NoBackoff(), FixedBackoff(2.0)])
 recoveries = st.sampled_from([None, lambda context: ("recovered", context.retry_count)])
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("driver", DRIVERS)
 @settings(max_examples=50)
 @given(script=scripts, attempts=st.integers(1, 3), backoff=backoffs, recovery=recoveries)
-def test_first_attempt_in_a_thread_has_the_same_result(way, script, attempts, backoff, recovery):
+def test_first_attempt_in_a_thread_has_the_same_result(driver, script, attempts, backoff, recovery):
     here, there = (
-        Execution(script, attempts, backoff, recovery, guards).in_thread(WAYS[way])
+        Execution(script, attempts, backoff, recovery, guards).in_thread(DRIVERS[driver])
         for guards in ([], [Silent()])
     )
     assert here == there
 
 
 @pytest.mark.parametrize("runs", RUNS)
-@pytest.mark.parametrize("way", WAYS_ASYNC)
+@pytest.mark.parametrize("driver", DRIVERS_ASYNC)
 @settings(max_examples=50)
 @given(script=scripts, attempts=st.integers(1, 3), backoff=backoffs, recovery=recoveries)
 def test_first_attempt_in_a_task_has_the_same_result(
-    runs, way, script, attempts, backoff, recovery
+    runs, driver, script, attempts, backoff, recovery
 ):
     here, there = (
-        Execution(script, attempts, backoff, recovery, guards).in_task(RUNS[runs], WAYS_ASYNC[way])
+        Execution(script, attempts, backoff, recovery, guards).in_task(
+            RUNS[runs], DRIVERS_ASYNC[driver]
+        )
         for guards in ([], [Silent()])
     )
     assert here == there
@@ -278,10 +280,10 @@ def test_call_in_a_task_leaves_no_garbage(failures):
         assert left_by(lambda: runner.run(main())) == 0
 
 
-def test_a_suspended_call_can_be_closed_from_another_context():
+def test_suspended_call_can_be_closed_from_another_context():
     @template().wrap
     async def waits():
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def main():
         async with Deadline(LIMIT):

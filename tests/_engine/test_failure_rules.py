@@ -21,7 +21,7 @@ from retrytemplate.classify.exceptions import (
     MAX_KNOWN_TYPES,
     is_never_retried,
 )
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 CANCELLED = concurrent.futures.CancelledError
 # As LangGraph has it; the real class is tested in tests/control/langgraph/test_langgraph.py.
@@ -80,25 +80,25 @@ assert "concurrent.futures" not in sys.modules
     ],
 )
 @pytest.mark.parametrize("inner", [DeadlineExceededError("over"), CircuitOpenError("open")])
-@every_way
-def test_group_that_holds_a_non_retryable_error_is_not_retried(way, inner, policy):
+@every_driver
+def test_group_that_holds_a_non_retryable_error_is_not_retried(driver, inner, policy):
     callback = Script(ExceptionGroup("of a task group", [OSError(), inner]))
     with pytest.raises(ExceptionGroup):
-        way(made(policy=policy), callback)
+        driver(made(policy=policy), callback)
     assert callback.calls == 1
 
 
-@every_way
-def test_group_is_retried_where_a_rule_names_its_members_or_the_group(way):
+@every_driver
+def test_group_is_retried_where_a_rule_names_its_members_or_the_group(driver):
     group = ExceptionGroup("of a task group", [OSError(), CircuitOpenError("open")])
     for kinds in ((OSError, CircuitOpenError), (ExceptionGroup,)):
         callback = Script(group)
         with pytest.raises(ExceptionGroup):
-            way(made(policy=SimpleRetryPolicy(3, kinds) & MaxAttemptsRetryPolicy(3)), callback)
+            driver(made(policy=SimpleRetryPolicy(3, kinds) & MaxAttemptsRetryPolicy(3)), callback)
         assert callback.calls == 3
 
 
-def test_of_classes_that_a_program_makes_as_it_goes_not_all_are_remembered():
+def test_known_exception_types_are_bounded():
     for number in range(2 * MAX_KNOWN_TYPES):
         assert not is_never_retried(type(f"Made{number}", (Exception,), {})())
         assert len(KNOWN_RETRYABLE_TYPES) <= MAX_KNOWN_TYPES

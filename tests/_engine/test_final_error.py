@@ -1,4 +1,4 @@
-"""What leaves an execution: its note, and what can be reached behind it."""
+"""The final error of an execution: its note, its cause and its context."""
 
 import traceback
 
@@ -17,8 +17,9 @@ from retrytemplate import (
     TerminatedRetryError,
     Veto,
 )
+from retrytemplate.history import STOP_REASON_TEXTS
 from retrytemplate.testing import VirtualClock
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 KEY = RetryState("key")
 
@@ -26,10 +27,10 @@ KEY = RetryState("key")
 # -- the note ------------------------------------------------------------------------------------
 
 
-@every_way
-def test_note_of_many_failures_counts_the_omitted_ones(way):
+@every_driver
+def test_note_of_many_failures_counts_the_omitted_ones(driver):
     with pytest.raises(ValueError) as caught:
-        way(made(20), Script(*map(ValueError, range(1, 21))))
+        driver(made(20), Script(*map(ValueError, range(1, 21))))
     [note] = caught.value.__notes__
     assert note.splitlines() == [
         "retry: 20 attempts failed; reason: attempts exhausted; before this one:",
@@ -39,15 +40,15 @@ def test_note_of_many_failures_counts_the_omitted_ones(way):
     ]
 
 
-@every_way
-def test_failure_to_be_redelivered_has_no_note_and_the_last_names_all(way):
+@every_driver
+def test_failure_to_be_redelivered_has_no_note_and_the_last_names_all(driver):
     template, failures = made(3, name="redelivered"), [ValueError(number) for number in (1, 2, 3)]
     for failure in failures:
         with pytest.raises(ValueError):
-            way(template, Script(failure), state=KEY)
+            driver(template, Script(failure), state=KEY)
         assert not hasattr(failure, "__notes__")
     with pytest.raises(ExhaustedRetryError) as caught:
-        way(template, Script("not called"), state=KEY)
+        driver(template, Script("not called"), state=KEY)
     assert caught.value.__cause__.message == "3"
     [note] = caught.value.__notes__
     assert note.splitlines() == [
@@ -92,24 +93,24 @@ LEAVES = {
 }
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize(("kind", "settings"), LEAVES.values(), ids=LEAVES)
-def test_error_that_replaces_a_failure_has_the_note(way, kind, settings):
+def test_error_that_replaces_a_failure_has_the_note(driver, kind, settings):
     with pytest.raises(kind) as caught:
-        way(made(5, **settings()), Script(ValueError("one"), ValueError("two")))
+        driver(made(5, **settings()), Script(ValueError("one"), ValueError("two")))
     [note] = caught.value.__notes__
-    reason = "guard" if kind is Rejected else "terminated"
+    reason = "guard" if kind is Rejected else STOP_REASON_TEXTS["terminated"]
     assert note.splitlines()[:2] == [
         f"retry: 2 attempts failed; reason: {reason}; before this one:",
         "  1. ValueError: one",
     ]
 
 
-@every_way
-def test_note_with_messages_of_several_lines_has_one_line_per_failure(way):
+@every_driver
+def test_note_with_messages_of_several_lines_has_one_line_per_failure(driver):
     failures = [OSError("first\nforged"), ValueError("\x1b[2J"), KeyError()]
     with pytest.raises(KeyError) as caught:
-        way(made(3), Script(*failures))
+        driver(made(3), Script(*failures))
     [note] = caught.value.__notes__
     assert note.splitlines()[1:] == ["  1. OSError: first", "  2. ValueError: \\x1b[2J"]
 
@@ -136,13 +137,13 @@ def stops(error):
 
 
 class Silent(RetryListener):
-    """Vetoes without a word."""
+    """Vetoes without an error."""
 
     def open(self, context):
         raise Veto
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -154,14 +155,14 @@ class Silent(RetryListener):
     ],
     ids=["a predicate that stops", "a veto without words"],
 )
-def test_terminated_execution_without_message_names_the_type(way, settings, message):
+def test_terminated_execution_without_message_names_the_type(driver, settings, message):
     with pytest.raises(TerminatedRetryError) as caught:
-        way(made(3, **settings), Script(ValueError("one")))
+        driver(made(3, **settings), Script(ValueError("one")))
     assert str(caught.value) == message
 
 
 class Unsure(RetryPolicy):
-    """Cannot say whether there may be a first attempt."""
+    """Raises at every decision."""
 
     def allows(self, failures, failure):
         raise StopIteration
@@ -169,17 +170,17 @@ class Unsure(RetryPolicy):
 
 def test_policy_that_raises_without_message_is_named_by_type():
     with pytest.raises(
-        TerminatedRetryError, match=r"^the policy could not be asked: StopIteration$"
+        TerminatedRetryError, match=r"^the policy could not be queried: StopIteration$"
     ):
         made(policy=Unsure()).call(int)
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("listeners", [[], [Listening()]], ids=["no listener", "listener"])
-def test_signal_that_stops_the_program_has_no_note(way, listeners):
+def test_signal_that_stops_the_program_has_no_note(driver, listeners):
     stop = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        way(made(5, listeners=listeners), Script(ValueError(), ValueError(), stop))
+        driver(made(5, listeners=listeners), Script(ValueError(), ValueError(), stop))
     assert not hasattr(stop, "__notes__")
 
 
@@ -196,47 +197,47 @@ class Rejecting(Guard):
         raise self.rejection or context.last_exception
 
 
-@every_way
-def test_rejection_keeps_its_own_cause(way):
+@every_driver
+def test_rejection_keeps_its_own_cause(driver):
     rejection = Rejected("used up")
     rejection.__cause__ = cause = OSError("the budget's store")
 
     with pytest.raises(Rejected) as caught:
-        way(made(delay=1.0, guards=[Rejecting(rejection)]), Script(ValueError()))
+        driver(made(delay=1.0, guards=[Rejecting(rejection)]), Script(ValueError()))
     assert caught.value.__cause__ is cause
 
 
-@every_way
-def test_no_exception_is_its_own_cause(way):
+@every_driver
+def test_no_exception_is_its_own_cause(driver):
     failure, policy = Rejected("used up"), SimpleRetryPolicy(3, retry_on=Rejected)
 
     with pytest.raises(Rejected) as caught:
-        way(made(policy=policy, delay=1.0, guards=[Rejecting()]), Script(failure))
+        driver(made(policy=policy, delay=1.0, guards=[Rejecting()]), Script(failure))
     assert caught.value is failure
     assert failure.__cause__ is None
 
 
-@every_way
-def test_no_exception_is_its_own_context(way):
+@every_driver
+def test_no_exception_is_its_own_context(driver):
     class Raising(RetryListener):
         def on_error(self, context, exception):
             raise exception
 
     failure = ValueError("the callback's own")
     with pytest.raises(ValueError) as caught:
-        way(made(listeners=[Raising()]), Script(failure))
+        driver(made(listeners=[Raising()]), Script(failure))
     assert caught.value is failure
     assert failure.__context__ is None
 
 
-@every_way
-def test_traceback_of_a_policy_that_raises_has_its_error_and_the_failure(way):
+@every_driver
+def test_traceback_of_a_policy_that_raises_has_its_error_and_the_failure(driver):
     class Broken(RetryPolicy):
         def allows(self, failures, failure):
             return failure is None or 1 / 0
 
     with pytest.raises(TerminatedRetryError) as caught:
-        way(made(policy=Broken()), Script(ValueError("the callback's own")))
+        driver(made(policy=Broken()), Script(ValueError("the callback's own")))
     printed = "".join(traceback.format_exception(caught.value))
     assert "ZeroDivisionError" in printed
     assert "\nValueError: the callback's own" in printed

@@ -1,4 +1,4 @@
-"""Steps on a key: to their end in a cancelled task, and the outcome where one of them fails."""
+"""Steps on a key complete in a cancelled task; results of failed steps."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ KEY = "work/s:key"
 
 
 class Awaited:
-    """A cache in memory whose steps are awaited; *seconds* says how long one takes."""
+    """A cache in memory with asynchronous steps; *seconds* is the duration of each."""
 
     def __init__(self, clock, **seconds):
         self.cache = MemoryRetryContextCache()
@@ -129,7 +129,7 @@ def test_failure_that_is_written_during_a_cancellation_is_counted(clock):
     assert (record.failures, record.worker) == (1, None)
 
 
-def test_recovery_that_is_cancelled_while_noted_has_its_turn_again(clock):
+def test_recovery_cancelled_before_it_runs_is_repeated(clock):
     cache = Awaited(clock)
     recoveries = []
 
@@ -153,7 +153,7 @@ def test_recovery_that_is_cancelled_while_noted_has_its_turn_again(clock):
     assert cache.cache._claims == {}
 
 
-def test_timeout_around_a_settling_execution_is_a_timeout_error(clock):
+def test_outer_timeout_during_the_last_write_is_a_timeout_error(clock):
     cache = Awaited(clock, succeed=2.0)
 
     async def main():

@@ -17,7 +17,7 @@ def test_settings_are_the_parameters_of_a_template():
     ("setting", "hint"),
     [("polcy", "; did you mean 'policy'?"), ("Listener", "; did you mean 'listeners'?"), ("x", "")],
 )
-def test_with_an_unknown_setting_names_the_known_and_a_similar_one(setting, hint):
+def test_unknown_setting_is_rejected_with_a_similar_name(setting, hint):
     with pytest.raises(TypeError) as caught:
         RetryTemplate().with_(**{setting: None})
     assert str(caught.value).startswith("setting must be one of policy, backoff, ")

@@ -35,7 +35,7 @@ class Failure(Exception):
 
 
 class Scenario:
-    """A template with a key, whose executions leave their disposition here."""
+    """A template with a key, which stores the disposition of each execution."""
 
     def __init__(self, dispositions):
         self.dispositions = dispositions

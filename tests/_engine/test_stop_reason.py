@@ -31,11 +31,11 @@ from retrytemplate import (
 )
 from retrytemplate.history import STOP_REASONS
 from retrytemplate.testing import VirtualClock
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 
 class Ends(RetryListener):
-    """Keeps what the context says at each end."""
+    """Records the stop reason of each execution."""
 
     def __init__(self):
         self.reasons = []
@@ -145,13 +145,13 @@ CASES = {
 each_case = pytest.mark.parametrize(("reason", "settings", "script"), CASES.values(), ids=CASES)
 
 
-@every_way
+@every_driver
 @each_case
-def test_failed_execution_has_its_stop_reason(way, reason, settings, script):
+def test_failed_execution_has_its_stop_reason(driver, reason, settings, script):
     ends = Ends()
     template = made(3, **{**settings, "listeners": [ends, *settings.get("listeners", ())]})
     with pytest.raises(Exception):  # noqa: B017  # which one, other tests say
-        way(template, Script(*script))
+        driver(template, Script(*script))
     assert ends.reasons == [reason]
     assert reason in STOP_REASONS
 
@@ -177,8 +177,8 @@ def test_outcome_that_was_ended_from_outside_is_terminated(settings):
     assert (outcome.ok, outcome.stop_reason) == (False, "terminated")
 
 
-@every_way
-def test_stop_reason_without_listeners_is_on_the_context(way):
+@every_driver
+def test_stop_reason_without_listeners_is_on_the_context(driver):
     seen = []
 
     def fails(context):
@@ -187,37 +187,37 @@ def test_stop_reason_without_listeners_is_on_the_context(way):
         raise OSError
 
     with pytest.raises(OSError):
-        way(made(2), fails)
+        driver(made(2), fails)
     assert seen[0].stop_reason == "attempts_exhausted"
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize(
     ("recovery", "reason"),
     [(lambda context: context.stop_reason, "attempts_exhausted"), (boom, "recovery_failed")],
     ids=["returns", "raises"],
 )
-def test_recovery_sees_the_reason_and_replaces_it_when_it_fails(way, recovery, reason):
+def test_recovery_sees_the_reason_and_replaces_it_when_it_fails(driver, recovery, reason):
     ends = Ends()
     try:
-        value = way(made(2, listeners=[ends]), Script(OSError()), recovery=recovery)
+        value = driver(made(2, listeners=[ends]), Script(OSError()), recovery=recovery)
     except LookupError:
         value = reason
     assert (value, ends.reasons) == (reason, [reason])
 
 
-@every_way
-def test_execution_given_up_by_the_callback_says_so(way):
+@every_driver
+def test_execution_given_up_by_the_callback_has_its_reason(driver):
     ends = Ends()
     with pytest.raises(ValueError):
-        way(made(3, listeners=[ends]), gives_up)
+        driver(made(3, listeners=[ends]), gives_up)
     assert ends.reasons == ["gave_up"]
 
 
-@every_way
-def test_success_has_no_stop_reason(way):
+@every_driver
+def test_success_has_no_stop_reason(driver):
     ends = Ends()
-    way(made(3, listeners=[ends]), Script(OSError(), "ok"))
+    driver(made(3, listeners=[ends]), Script(OSError(), "ok"))
     assert ends.reasons == [None]
 
 
@@ -264,14 +264,14 @@ def test_wait_that_is_too_long_is_not_retryable():
 # -- with a key ----------------------------------------------------------------------------------
 
 
-@every_way
-def test_stateful_failure_has_a_reason_only_when_no_attempt_is_left(way):
+@every_driver
+def test_stateful_failure_has_a_reason_only_when_no_attempt_is_left(driver):
     ends, state = Ends(), RetryState("key")
     template = made(2, listeners=[ends], name="orders")
     for _ in range(2):
         with pytest.raises(OSError):
-            way(template, Script(OSError()), state=state)
-    way(template, Script("not called"), state=state, recovery=lambda context: None)
+            driver(template, Script(OSError()), state=state)
+    driver(template, Script("not called"), state=state, recovery=lambda context: None)
     assert ends.reasons == [None, "attempts_exhausted", "attempts_exhausted"]
 
 
@@ -303,14 +303,14 @@ def is_busy(error):
         (TimeoutRetryPolicy(5.0) & PredicateRetryPolicy(is_busy), "gone", "not_retryable"),
     ],
 )
-def test_composite_gives_the_reason_of_the_member_that_ended_it(policy, message, reason):
+def test_composite_has_the_reason_of_the_member_that_ended_it(policy, message, reason):
     def fails():
         raise ValueError(message)
 
     assert made(policy=policy, delay=3.0).outcome(fails).stop_reason == reason
 
 
-def test_policy_of_ones_own_gives_its_reason():
+def test_user_policy_has_its_own_reason():
     class Quota(RetryPolicy):
         def allows(self, failures, failure):
             return failure is None
@@ -321,7 +321,7 @@ def test_policy_of_ones_own_gives_its_reason():
     assert made(policy=Quota()).outcome(int, "x").stop_reason == "time_limit"
 
 
-def test_policy_whose_stop_reason_raises_lets_the_failure_leave():
+def test_error_in_stop_reason_does_not_replace_the_failure():
     class Broken(RetryPolicy):
         def allows(self, failures, failure):
             return failure is None

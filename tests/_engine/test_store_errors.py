@@ -17,7 +17,7 @@ from retrytemplate import (
 from retrytemplate.caches import Record
 from retrytemplate.testing import Recorder
 from tests.support.failing_cache import Down
-from tests.support.runners import Script, every_way, made
+from tests.support.runners import Script, every_driver, made
 
 KEY = RetryState("order-17")
 IN_PLACE = RetryState("order-17", rollback_for=())
@@ -28,7 +28,7 @@ def steps(*names):
 
 
 def after_the_first(*names):
-    """The store goes away once each of these steps has been made."""
+    """The store is unavailable after each of these steps has run once."""
     made = []
 
     def down(step, record):
@@ -39,7 +39,7 @@ def after_the_first(*names):
 
 
 def the_first(name):
-    """The store is away for one such step, and then back."""
+    """The store is unavailable for the first of these steps only."""
     later = after_the_first(name)
     return lambda step, record: step == name and not later(step, record)
 
@@ -48,7 +48,7 @@ def at_the_end(step, record):
     return step == "fail" and record.worker is None
 
 
-def heard(listener):
+def reported(listener):
     return [str(event.value) for event in listener.events if event.hook == "on_store_error"]
 
 
@@ -80,46 +80,46 @@ class Raises(RetryListener):
 # -- away when the attempt begins ---------------------------------------------------------------
 
 
-@every_way
-def test_a_key_that_cannot_be_taken_is_not_worked_on(way):
+@every_driver
+def test_callback_is_not_called_when_its_key_cannot_be_claimed(driver):
     template, listener = on(steps("begin"))
     callback = Script("not called")
 
     with pytest.raises(CacheUnavailableError):
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
     assert (callback.calls, listener.events) == (0, [])
 
 
-@every_way
-def test_unguarded_callback_runs_and_listeners_are_notified(way):
+@every_driver
+def test_unguarded_callback_runs_and_listeners_are_notified(driver):
     template, listener = on(steps("begin"), on_store_error="run_unguarded")
 
-    assert way(template, Script("value"), state=KEY) == "value"
+    assert driver(template, Script("value"), state=KEY) == "value"
     assert listener.hooks == ["open", "on_store_error", "before_attempt", "on_success", "close"]
 
 
-@every_way
-def test_unguarded_a_failure_is_rethrown_and_nothing_is_counted(way):
+@every_driver
+def test_unguarded_a_failure_is_rethrown_and_nothing_is_counted(driver):
     template, _ = on(steps("begin"), on_store_error="run_unguarded")
 
     for _ in range(5):
         with pytest.raises(ValueError):
-            way(template, Script(ValueError()), state=KEY)
+            driver(template, Script(ValueError()), state=KEY)
     assert kept(template) is None
 
 
-@every_way
-def test_unguarded_the_retries_in_place_and_the_recovery_follow_the_policy(way):
+@every_driver
+def test_unguarded_retries_in_place_and_recovery_follow_the_policy(driver):
     template, _ = on(steps("begin"), on_store_error="run_unguarded")
     callback = Script(ValueError())
 
-    assert way(template, callback, state=IN_PLACE, recovery=lambda context: "done") == "done"
+    assert driver(template, callback, state=IN_PLACE, recovery=lambda context: "done") == "done"
     assert callback.seen == [1, 2, 3]
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("ask", ["still_mine", "complete_in"])
-def test_unguarded_there_is_no_hold_on_the_key_to_ask_about(way, ask):
+def test_unguarded_execution_rejects_questions_about_its_key(driver, ask):
     template, _ = on(steps("begin"), on_store_error="run_unguarded")
 
     def callback(context):
@@ -127,235 +127,235 @@ def test_unguarded_there_is_no_hold_on_the_key_to_ask_about(way, ask):
         return context.still_mine() if ask == "still_mine" else context.complete_in(None)
 
     with pytest.raises(CacheUnavailableError, match=f"{ask}.*without a hold on its key"):
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
 
 
-@every_way
-def test_error_of_the_hook_before_an_unguarded_run_prevents_the_callback(way):
+@every_driver
+def test_error_of_the_hook_before_an_unguarded_run_prevents_the_callback(driver):
     template, _ = on(steps("begin"), on_store_error="run_unguarded", listeners=[Raises()])
     callback = Script("not called")
 
     with pytest.raises(LookupError) as caught:
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
     assert callback.calls == 0
     assert isinstance(caught.value.__context__, CacheUnavailableError)
 
 
-@every_way
-def test_another_error_of_the_cache_is_no_reason_to_run_unguarded(way):
+@every_driver
+def test_other_cache_error_does_not_run_the_callback_unguarded(driver):
     template, _ = on(steps("begin"), error=RuntimeError, on_store_error="run_unguarded")
     callback = Script("not called")
 
     with pytest.raises(RuntimeError):
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
     assert callback.calls == 0
 
 
-@every_way
-def test_lost_attempt_that_cannot_be_recorded_is_left_to_the_redelivery(way):
+@every_driver
+def test_lost_attempt_that_cannot_be_recorded_is_left_to_the_redelivery(driver):
     template, _ = on(steps("fail"))
     callback = Script("not called")
     template.cache.lost = "elsewhere:1"
 
     with pytest.raises(CacheUnavailableError):
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
     assert callback.calls == 0
 
 
-@every_way
-def test_a_key_that_another_holds_is_asked_for_once(way):
-    asked = []
-    template, _ = on(lambda step, record: asked.append(step))
+@every_driver
+def test_key_held_by_another_is_requested_once(driver):
+    queries = []
+    template, _ = on(lambda step, record: queries.append(step))
     template.cache.begin(template.scoped_key("order-17"), worker="another")
-    asked.clear()
+    queries.clear()
 
     with pytest.raises(AttemptInProgressError):
-        way(template, Script("not called"), state=KEY)
-    assert asked.count("begin") == 1
+        driver(template, Script("not called"), state=KEY)
+    assert queries.count("begin") == 1
 
 
 # -- away at the end ----------------------------------------------------------------------------
 
 
-@every_way
-def test_a_success_that_cannot_be_written_down_keeps_its_value(way):
+@every_driver
+def test_success_that_cannot_be_saved_keeps_its_value(driver):
     template, listener = on(steps("succeed"))
 
-    assert way(template, Script("value"), state=KEY) == "value"
-    assert heard(listener) == ["down"]
+    assert driver(template, Script("value"), state=KEY) == "value"
+    assert reported(listener) == ["down"]
     assert listener.hooks[-2:] == ["on_store_error", "close"]
 
 
-@every_way
-def test_a_success_that_cannot_be_written_down_needs_no_listener(way):
+@every_driver
+def test_success_that_cannot_be_saved_needs_no_listener(driver):
     template, _ = on(steps("succeed"), listeners=())
 
-    assert way(template, Script("value"), state=KEY) == "value"
+    assert driver(template, Script("value"), state=KEY) == "value"
 
 
-@every_way
-def test_success_whose_key_was_taken_over_raises_lease_lost(way):
+@every_driver
+def test_success_whose_key_was_taken_over_raises_lease_lost(driver):
     template, listener = on(steps("succeed"), error=LeaseLostError)
 
     with pytest.raises(LeaseLostError):
-        way(template, Script("value"), state=KEY)
-    assert heard(listener) == []  # it is for errors after which the execution continues
+        driver(template, Script("value"), state=KEY)
+    assert reported(listener) == []  # it is for errors after which the execution continues
 
 
-@every_way
-def test_error_of_the_hook_replaces_the_value(way):
+@every_driver
+def test_error_of_the_hook_replaces_the_value(driver):
     template, _ = on(steps("succeed"), listeners=[Raises()])
 
     with pytest.raises(LookupError) as caught:
-        way(template, Script("value"), state=KEY)
+        driver(template, Script("value"), state=KEY)
     assert isinstance(caught.value.__context__, CacheUnavailableError)
 
 
-@every_way
-def test_a_failure_that_cannot_be_written_down_leaves_itself(way):
+@every_driver
+def test_failure_that_cannot_be_saved_is_raised_unchanged(driver):
     template, listener = on(steps("fail"))
     failure = ValueError("the callback's own")
 
     with pytest.raises(ValueError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value is failure
     assert "the failure could not be recorded: CacheUnavailable" in "".join(failure.__notes__)
-    assert heard(listener) == ["down"]
+    assert reported(listener) == ["down"]
 
 
-@every_way
-def test_a_store_that_is_back_at_the_end_has_the_failure(way):
+@every_driver
+def test_failure_is_saved_when_the_store_recovers_before_the_end(driver):
     template, _ = on(the_first("fail"))
 
     with pytest.raises(ValueError):
-        way(template, Script(ValueError()), state=KEY)
+        driver(template, Script(ValueError()), state=KEY)
     assert (kept(template).failures, kept(template).worker) == (1, None)
 
 
-@every_way
-def test_failure_whose_key_cannot_be_released_leaves_with_a_note(way):
+@every_driver
+def test_failure_whose_key_cannot_be_released_leaves_with_a_note(driver):
     template, listener = on(at_the_end)
     failure = ValueError("the callback's own")
 
     with pytest.raises(ValueError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value is failure
     assert "the key could not be left as it should be: Cache" in "".join(failure.__notes__)
-    assert heard(listener) == ["down"]
+    assert reported(listener) == ["down"]
 
 
-@every_way
-def test_listener_error_about_the_last_write_has_the_failure_as_context(way):
+@every_driver
+def test_listener_error_about_the_last_write_has_the_failure_as_context(driver):
     template, _ = on(at_the_end, listeners=[Raises()])
     failure = ValueError("the callback's own")
 
     with pytest.raises(LookupError, match="from the hook") as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value.__context__ is failure
 
 
-@every_way
-def test_a_failure_goes_before_any_error_of_the_last_write(way):
+@every_driver
+def test_failure_precedes_an_error_of_the_last_write(driver):
     template, _ = on(at_the_end, error=RuntimeError)
     failure = ValueError("the callback's own")
 
     with pytest.raises(ValueError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value is failure
     assert "the key could not be left as it should be: RuntimeError" in "".join(failure.__notes__)
 
 
-@every_way
-def test_error_of_the_hook_replaces_the_failure(way):
+@every_driver
+def test_error_of_the_hook_replaces_the_failure(driver):
     template, _ = on(steps("fail"), listeners=[Raises()])
     failure = ValueError("the callback's own")
 
     with pytest.raises(LookupError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value.__context__ is failure
 
 
-@every_way
-def test_a_failure_whose_key_was_taken_over_is_the_cause_of_that_error(way):
+@every_driver
+def test_failure_is_the_cause_of_a_lost_lease(driver):
     template, _ = on(steps("fail"), error=LeaseLostError)
     failure = ValueError("the callback's own")
 
     with pytest.raises(LeaseLostError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value.__cause__ is failure
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, CancelledError, GeneratorExit])
-def test_signal_while_the_failure_is_recorded_leaves_itself(way, kind):
+def test_signal_while_the_failure_is_recorded_is_raised(driver, kind):
     template, _ = on(the_first("fail"), error=kind)
     failure = ValueError("the callback's own")
 
     with pytest.raises(kind) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value.__cause__ is failure
-    assert way(template, Script("next"), state=KEY) == "next"
+    assert driver(template, Script("next"), state=KEY) == "next"
 
 
-@every_way
-def test_error_that_prevents_the_record_has_the_failure_as_context(way):
+@every_driver
+def test_error_that_prevents_the_record_has_the_failure_as_context(driver):
     template, _ = on(steps("fail"), error=RuntimeError)
     failure = ValueError("the callback's own")
 
     with pytest.raises(TerminatedRetryError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value.__context__ is failure
 
 
-@every_way
-def test_signal_while_the_key_is_taken_writes_no_record(way):
-    asked = []
+@every_driver
+def test_signal_while_the_key_is_taken_writes_no_record(driver):
+    queries = []
 
     def down(step, record):
-        asked.append(step)
+        queries.append(step)
         return step == "begin"
 
     template, _ = on(down, error=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        way(template, Script("value"), state=KEY)
-    assert set(asked) == {"begin"}
+        driver(template, Script("value"), state=KEY)
+    assert set(queries) == {"begin"}
 
 
 # -- away between two attempts in place ---------------------------------------------------------
 
 
-@every_way
-def test_an_attempt_in_place_that_cannot_be_counted_is_not_made(way):
+@every_driver
+def test_attempt_in_place_that_cannot_be_counted_is_not_made(driver):
     template, listener = on(after_the_first("begin"))
     callback = Script(ValueError("first"), "not called")
 
     with pytest.raises(ValueError, match="first") as caught:
-        way(template, callback, state=IN_PLACE)
+        driver(template, callback, state=IN_PLACE)
     assert callback.calls == 1
     assert "no further attempt could be counted" in "".join(caught.value.__notes__)
-    assert heard(listener) == ["down"]
+    assert reported(listener) == ["down"]
     assert kept(template).failures == 1
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("step", ["begin", "fail"])
-def test_unguarded_attempts_in_place_continue(way, step):
+def test_unguarded_attempts_in_place_continue(driver, step):
     down = after_the_first("begin") if step == "begin" else steps("fail")
     template, listener = on(down, on_store_error="run_unguarded")
     callback = Script(ValueError("first"), ValueError("second"), "value")
 
-    assert way(template, callback, state=IN_PLACE) == "value"
+    assert driver(template, callback, state=IN_PLACE) == "value"
     assert callback.seen == [1, 2, 3]
-    assert heard(listener) == ["down"]
+    assert reported(listener) == ["down"]
 
 
-@every_way
-def test_an_attempt_in_place_whose_key_was_taken_over_is_not_made(way):
+@every_driver
+def test_attempt_in_place_of_a_key_taken_over_is_not_made(driver):
     template, _ = on(after_the_first("begin"), error=LeaseLostError)
     callback = Script(ValueError("first"), "not called")
 
     with pytest.raises(LeaseLostError) as caught:
-        way(template, callback, state=IN_PLACE)
+        driver(template, callback, state=IN_PLACE)
     assert callback.calls == 1
     assert str(caught.value.__cause__) == "first"
 
@@ -367,50 +367,56 @@ def recovery_begins(step, record):
     return step == "fail" and record.phase == "recovering"
 
 
-@every_way
-def test_recovery_whose_phase_cannot_be_recorded_runs(way):
+@every_driver
+def test_recovery_whose_phase_cannot_be_recorded_runs(driver):
     template, listener = on(recovery_begins, attempts=1)
     with pytest.raises(ValueError):
-        way(template, Script(ValueError()), state=KEY)
+        driver(template, Script(ValueError()), state=KEY)
 
-    recovered = way(template, Script("not called"), state=KEY, recovery=lambda context: "recovered")
+    recovered = driver(
+        template, Script("not called"), state=KEY, recovery=lambda context: "recovered"
+    )
     assert recovered == "recovered"
-    assert heard(listener) == ["down"]
+    assert reported(listener) == ["down"]
 
 
-@every_way
-def test_recovery_in_place_whose_phase_cannot_be_recorded_runs(way):
+@every_driver
+def test_recovery_in_place_whose_phase_cannot_be_recorded_runs(driver):
     template, _ = on(recovery_begins, attempts=1)
 
-    assert way(template, Script(ValueError()), state=IN_PLACE, recovery=lambda c: "done") == "done"
+    assert (
+        driver(template, Script(ValueError()), state=IN_PLACE, recovery=lambda c: "done") == "done"
+    )
 
 
-@every_way
-def test_full_cache_does_not_prevent_the_recovery(way):
+@every_driver
+def test_full_cache_does_not_prevent_the_recovery(driver):
     cache = MemoryRetryContextCache(capacity=1)
     template = made(cache=cache, listeners=[GivesUp()])
     cache.swap(template.scoped_key("another"), Record(), 0)
 
-    assert way(template, Script("not called"), state=KEY, recovery=lambda context: "done") == "done"
+    assert (
+        driver(template, Script("not called"), state=KEY, recovery=lambda context: "done") == "done"
+    )
 
 
-@every_way
-def test_another_cache_error_prevents_the_recovery(way):
+@every_driver
+def test_another_cache_error_prevents_the_recovery(driver):
     template, _ = on(recovery_begins, attempts=1, error=RuntimeError)
     recovery = Script("not called")
 
     with pytest.raises(RuntimeError):
-        way(template, Script(ValueError()), state=IN_PLACE, recovery=recovery)
+        driver(template, Script(ValueError()), state=IN_PLACE, recovery=recovery)
     assert recovery.calls == 0
 
 
-@every_way
-def test_the_recovery_of_a_key_that_was_taken_over_is_left_to_the_other(way):
+@every_driver
+def test_recovery_of_a_key_taken_over_is_not_run(driver):
     template, _ = on(recovery_begins, attempts=1, error=LeaseLostError)
     recovery, failure = Script("not called"), ValueError("first")
 
     with pytest.raises(LeaseLostError) as caught:
-        way(template, Script(failure), state=IN_PLACE, recovery=recovery)
+        driver(template, Script(failure), state=IN_PLACE, recovery=recovery)
     assert recovery.calls == 0
     assert caught.value.__context__ is failure
 
@@ -418,57 +424,57 @@ def test_the_recovery_of_a_key_that_was_taken_over_is_left_to_the_other(way):
 # -- away under a policy that keeps its context -------------------------------------------------
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("step", ["peek", "swap"])
-def test_a_circuit_that_cannot_be_read_or_written_begins_nothing(way, step):
+def test_callback_is_not_called_when_its_circuit_cannot_be_saved(driver, step):
     template, listener = on(steps(step), policy=CircuitBreakerRetryPolicy())
     callback = Script("not called")
 
     with pytest.raises(CacheUnavailableError):
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
     assert (callback.calls, listener.events) == (0, [])
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("step", ["peek", "swap"])
-def test_unguarded_it_begins_as_a_new_one(way, step):
+def test_unguarded_it_begins_as_a_new_one(driver, step):
     policy = CircuitBreakerRetryPolicy()
     template, listener = on(steps(step), policy=policy, on_store_error="run_unguarded")
 
-    assert way(template, Script("value"), state=KEY) == "value"
-    assert heard(listener) == ["down"]
+    assert driver(template, Script("value"), state=KEY) == "value"
+    assert reported(listener) == ["down"]
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("step", ["peek", "swap"])
-def test_a_failure_that_a_circuit_cannot_write_down_leaves_itself(way, step):
+def test_failure_that_a_circuit_cannot_save_is_raised_unchanged(driver, step):
     template, listener = on(after_the_first(step), policy=CircuitBreakerRetryPolicy())
     failure = ValueError("the callback's own")
 
     with pytest.raises(ValueError) as caught:
-        way(template, Script(failure), state=KEY)
+        driver(template, Script(failure), state=KEY)
     assert caught.value is failure
-    assert heard(listener) == ["down"]
+    assert reported(listener) == ["down"]
 
 
-@every_way
+@every_driver
 @pytest.mark.parametrize("step", ["peek", "swap"])
-def test_another_error_under_a_circuit_is_not_gone_on_from(way, step):
+def test_other_error_of_a_circuit_store_terminates_the_retry(driver, step):
     policy, callback = CircuitBreakerRetryPolicy(), Script("not called")
     template, listener = on(after_the_first(step), policy=policy, error=RuntimeError)
 
     with pytest.raises(TerminatedRetryError) as caught:
-        way(template, callback, state=KEY)
+        driver(template, callback, state=KEY)
     assert isinstance(caught.value.__cause__, RuntimeError)
-    assert (callback.calls, heard(listener)) == (0, [])
+    assert (callback.calls, reported(listener)) == (0, [])
 
 
-@every_way
-def test_a_success_that_changes_nothing_of_a_circuit_is_not_written_down(way):
+@every_driver
+def test_circuit_success_without_changes_is_not_saved(driver):
     written = []
     template, _ = on(
         lambda step, record: step == "swap" and written.append(record),
         policy=CircuitBreakerRetryPolicy(),
     )
-    way(template, Script("value"), state=KEY)
+    driver(template, Script("value"), state=KEY)
     assert len(written) == 2  # the beginning, and the decision before the attempt

@@ -32,7 +32,7 @@ from tests.support.runners import made
 
 
 def template(failures, *, inline=True, **settings):
-    """A template with just enough attempts, inline or with a listener, and its trouble."""
+    """A template with just enough attempts, inline or with a listener, and a failing callback."""
     return made(failures + 1, listeners=[] if inline else [Recorder()], **settings), Trouble(
         failures
     )
@@ -47,7 +47,7 @@ any_failures = pytest.mark.parametrize("failures", [0, 1, 3])
 
 @both_paths
 @any_failures
-def test_a_function_is_called_until_it_returns(failures, inline):
+def test_function_is_called_until_it_returns(failures, inline):
     retry, trouble = template(failures, inline=inline)
 
     @retry.wrap
@@ -61,7 +61,7 @@ def test_a_function_is_called_until_it_returns(failures, inline):
 
 @both_paths
 @any_failures
-async def test_a_coroutine_function_is_awaited_until_it_returns(failures, inline):
+async def test_coroutine_function_is_awaited_until_it_returns(failures, inline):
     retry, trouble = template(failures, inline=inline)
 
     @retry.wrap
@@ -98,7 +98,7 @@ def test_name_docstring_signature_annotations_and_attributes_survive():
 @pytest.mark.parametrize(
     "kind", ["function", "coroutine", "generator", "async generator"], ids=lambda kind: kind
 )
-def test_a_wrapped_function_is_still_of_its_kind(kind):
+def test_wrapped_function_keeps_its_kind(kind):
     def function(a, b=1): ...
 
     async def coroutine(a, b=1): ...
@@ -136,7 +136,7 @@ def test_nested_wrap_allowed_by_argument_multiplies_attempts():
     assert trouble.calls == 6
 
 
-def test_a_plain_function_that_gives_a_coroutine_says_what_to_use():
+def test_plain_function_that_returns_a_coroutine_is_rejected():
     async def body(): ...
 
     def gives():
@@ -218,7 +218,7 @@ async def test_asynchronous_methods_classmethods_and_staticmethods_are_awaited()
     assert await Service.of_static(3) == 3
 
 
-def test_a_bound_method_can_be_wrapped():
+def test_bound_method_can_be_wrapped():
     retry, trouble = template(2)
 
     class Service:
@@ -233,7 +233,7 @@ def test_a_bound_method_can_be_wrapped():
     assert wrapped.__doc__ == "Of an instance."
 
 
-def test_a_wrapped_method_of_an_abstract_class_is_still_abstract():
+def test_wrapped_method_of_an_abstract_class_is_abstract():
     import abc
 
     class Base(abc.ABC):
@@ -272,7 +272,7 @@ class Counter(Adder):
 
 
 @both_paths
-def test_a_callable_object_is_called_and_keeps_its_state_to_itself(inline):
+def test_callable_object_is_called_and_its_state_is_not_copied(inline):
     retry, trouble = template(2, inline=inline)
     adder = Adder(trouble)
     wrapped = retry.wrap(adder)
@@ -285,7 +285,7 @@ def test_a_callable_object_is_called_and_keeps_its_state_to_itself(inline):
 
 
 @both_paths
-async def test_an_object_with_an_asynchronous_call_is_awaited(inline):
+async def test_object_with_an_asynchronous_call_is_awaited(inline):
     retry, trouble = template(2, inline=inline)
     wrapped = retry.wrap(AsyncAdder(trouble))
 
@@ -305,7 +305,7 @@ def test_partial_is_called_with_its_arguments(inline):
     assert inspect.signature(wrapped) == inspect.signature(partial)
 
 
-async def test_a_partial_of_a_coroutine_function_is_awaited():
+async def test_partial_of_a_coroutine_function_is_awaited():
     retry, trouble = template(2)
 
     async def add(one, two):
@@ -317,7 +317,7 @@ async def test_a_partial_of_a_coroutine_function_is_awaited():
     assert trouble.calls == 3
 
 
-async def test_a_partial_of_an_object_with_an_asynchronous_call_is_awaited():
+async def test_partial_of_an_object_with_an_asynchronous_call_is_awaited():
     retry, trouble = template(2)
 
     wrapped = retry.wrap(functools.partial(AsyncAdder(trouble), 40))
@@ -325,7 +325,7 @@ async def test_a_partial_of_an_object_with_an_asynchronous_call_is_awaited():
     assert trouble.calls == 3
 
 
-def test_an_object_and_a_partial_that_give_generators_are_wrapped_as_such():
+def test_objects_and_partials_that_yield_are_wrapped_as_generators():
     retry, trouble = template(2)
 
     assert list(retry.wrap(Counter(trouble))(1, 4)) == [1, 2, 3]
@@ -333,7 +333,7 @@ def test_an_object_and_a_partial_that_give_generators_are_wrapped_as_such():
     assert list(retry.wrap(functools.partial(Counter(trouble), 1))(4)) == [1, 2, 3]
 
 
-def test_builtins_are_wrapped_too():
+def test_builtins_are_wrapped():
     assert RetryTemplate().wrap(len)([1, 2]) == 2
 
 
@@ -357,7 +357,7 @@ def test_class_is_rejected():
 
 @both_paths
 @any_failures
-def test_a_generator_is_retried_until_its_first_item_has_gone_out(failures, inline):
+def test_generator_is_retried_until_its_first_item(failures, inline):
     retry, trouble = template(failures, inline=inline)
 
     @retry.wrap
@@ -375,7 +375,7 @@ def test_a_generator_is_retried_until_its_first_item_has_gone_out(failures, inli
     assert trouble.calls == failures + 1
 
 
-def test_nothing_happens_before_a_generator_is_asked():
+def test_generator_does_nothing_before_its_first_item_is_requested():
     retry, trouble = template(0)
 
     @retry.wrap
@@ -389,7 +389,7 @@ def test_nothing_happens_before_a_generator_is_asked():
     assert next(generator) == 1
 
 
-def test_a_generator_without_items_is_retried_and_its_value_returned():
+def test_generator_without_items_is_retried_and_returns_its_value():
     retry, trouble = template(2)
 
     @retry.wrap
@@ -437,7 +437,7 @@ def test_generator_after_the_first_item_raises_unchanged():
     assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
 
 
-def test_the_context_of_a_generator_is_closed_once_the_first_item_is_out():
+def test_context_of_a_generator_is_closed_after_its_first_item():
     contexts = []
 
     @made().wrap
@@ -503,7 +503,7 @@ def test_listener_of_a_generator_receives_the_first_item():
 
 @both_paths
 @any_failures
-async def test_an_asynchronous_generator_is_retried_until_its_first_item(failures, inline):
+async def test_asynchronous_generator_is_retried_until_its_first_item(failures, inline):
     retry, trouble = template(failures, inline=inline)
 
     @retry.wrap
@@ -517,7 +517,7 @@ async def test_an_asynchronous_generator_is_retried_until_its_first_item(failure
     assert trouble.calls == failures + 1
 
 
-async def test_an_asynchronous_generator_without_items_is_retried():
+async def test_asynchronous_generator_without_items_is_retried():
     retry, trouble = template(2)
 
     @retry.wrap
@@ -595,7 +595,7 @@ def frames_of(exception):
     return names
 
 
-def test_the_traceback_of_the_last_failure_has_few_frames_of_ours():
+def test_traceback_of_the_last_failure_has_few_library_frames():
     def failing():
         raise ValueError("deep")
 
@@ -672,7 +672,7 @@ def test_wrap_of_a_retrying_function_is_rejected(kind):
 )
 def test_each_decorator_that_retries_rejects_a_retrying_function(wrap):
     fetch, _ = wrapped_function()
-    with pytest.raises(MisuseError, match="fetch retries already"):
+    with pytest.raises(MisuseError, match="fetch is wrapped by a template already"):
         wrap(fetch)
 
 
@@ -709,7 +709,7 @@ def test_wrap_takes_a_function_with_copied_attributes():
 
 
 def test_intercept_rejects_a_pattern_that_matches_a_retrying_method():
-    with pytest.raises(MisuseError, match=r"Pages\.fetch retries already.*leave it out"):
+    with pytest.raises(MisuseError, match=r"Pages\.fetch is wrapped by .*leave it out"):
         intercept(Pages(), "fetch", made(2))
 
 
@@ -889,7 +889,7 @@ def test_retry_with_an_unknown_setting_names_a_similar_one():
 
 
 class Streams(RetryListener):
-    """Generators of one item each, and what happened to them and around them."""
+    """Generators of one item each, and a record of their steps."""
 
     def __init__(self, *items):
         self.items = iter(items)

@@ -1,4 +1,4 @@
-"""A cut does what ``asyncio.timeout`` does, whatever the task does about it."""
+"""A cancelling limit behaves like ``asyncio.timeout``, however the task reacts."""
 
 import asyncio
 from math import inf
@@ -17,7 +17,7 @@ waits = st.tuples(st.sampled_from([0.0, 1.0, 2.0, 3.0]), st.sampled_from(["pass"
 
 
 class Task:
-    """Waits under limits, and writes down what became of each of them."""
+    """Waits under several limits and records the result of each."""
 
     def __init__(self, limits, body, cancelled_after):
         self.limits, self.body, self.cancelled_after = limits, body, cancelled_after
@@ -26,7 +26,7 @@ class Task:
     async def work(self):
         for seconds, then in self.body:
             try:
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(seconds)  # virtual seconds
             except asyncio.CancelledError:
                 self.seen.append(("cancelled", self.clock.monotonic()))
                 if then == "raise":
@@ -113,16 +113,16 @@ def test_task_distinguishes_its_own_cancellation_from_another():
 
 def test_cancel_after_outside_of_a_task_raises():
     async def main():
-        refused = asyncio.get_running_loop().create_future()
+        rejected = asyncio.get_running_loop().create_future()
 
         def called_back():
             try:
                 cancel_after(1.0).__enter__()
             except RuntimeError as error:
-                refused.set_result(str(error))
+                rejected.set_result(str(error))
 
         asyncio.get_running_loop().call_soon(called_back)
-        return await refused
+        return await rejected
 
     assert "needs a running asyncio task" in run(main(), clock=VirtualClock())
 
@@ -131,7 +131,7 @@ def test_cancel_after_outside_of_a_task_raises():
 def test_cancel_after_leaves_no_garbage(seconds):
     async def main():
         with cancel_after(seconds):
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # beyond the first limit, so that it cancels
 
     with asyncio.Runner() as runner:
         assert left_by(lambda: runner.run(main()), times=5, looks=2) == 0

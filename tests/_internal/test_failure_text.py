@@ -7,7 +7,7 @@ from retrytemplate._internal.failure_text import summary
 
 
 class Mute(Exception):
-    """Its text cannot be had."""
+    """An exception whose ``__str__`` raises."""
 
     def __str__(self):
         raise RuntimeError("no text")

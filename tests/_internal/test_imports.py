@@ -21,13 +21,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("statement", WRONG)
-def test_import_of_an_unknown_name_says_where_it_is(statement):
+def test_import_error_of_an_unknown_name_names_its_module(statement):
     with pytest.raises(ImportError) as caught:
         exec(statement)  # noqa: S102  # the import statement is the subject
     assert str(caught.value).endswith(WRONG[statement])
 
 
-def test_attribute_of_another_module_says_where_it_is():
+def test_attribute_of_another_module_names_that_module():
     with pytest.raises(AttributeError, match=r"'Pipeline'; Pipeline is in retrytemplate\.control$"):
         retrytemplate.Pipeline  # noqa: B018  # the look-up is the subject
 

@@ -1,4 +1,4 @@
-"""Monitors, and every object that has one, under attack in processes of their own."""
+"""Monitors and every object that has one, attacked in separate processes."""
 
 import ast
 import subprocess
@@ -26,7 +26,7 @@ EXEMPT = {
     "caches/in_process.py": "the base class of the caches that are attacked",
     "control/breaker/redis/cached.py": "attacked with the shared circuit, one report at a time",
     "control/_poller.py": "a lock that is never waited for",
-    "control/bulkhead/waiters.py": "events of trio, set in its own thread",
+    "control/_waiters.py": "events of trio, set in its own thread",
     "control/switch/cache.py": "attacked with the switch; one thread at a time asks the store",
     "demo/job.py": "a program, which has no finalizers",
     "demo/flaky_service.py": "a program, which has no finalizers",
@@ -38,7 +38,7 @@ EXEMPT = {
 
 
 def locks_in(path):
-    """What a module makes: by a call, or with a factory that is an argument of one."""
+    """The locks that a module creates, by a call or by a factory argument."""
     tree = ast.parse(path.read_text())
     imported = {
         alias.name
@@ -131,7 +131,7 @@ def test_interruption_is_seen_inside_a_critical_section_only():
     assert (is_interrupted(), Monitor().run(lambda: is_interrupted())) == (False, True)
 
 
-def test_two_monitors_that_cross_do_not_deadlock():
+def test_monitors_that_post_to_each_other_do_not_deadlock():
     first, second, seen = Monitor(), Monitor(), []
     both_inside = threading.Barrier(2)
 

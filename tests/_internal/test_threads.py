@@ -1,4 +1,4 @@
-"""Threads that are waited for."""
+"""Threads whose end is awaited."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The stores that the durable caches are tried on."""
+"""The stores on which the durable caches are tested."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ KINDS = ("sqlite", "postgresql", "valkey")
 
 
 def opened(kind, request):
-    """A store of this kind; one of SQLite in a folder of its own."""
+    """A store of this kind; SQLite gets its own folder."""
     if kind == "valkey":
         return ValkeyStore(request.getfixturevalue("valkey_url"))
     if kind == "sqlite":
@@ -66,7 +66,7 @@ def cache(store):
 
 
 class Awaited:
-    """An asynchronous cache for synchronous tests: every method runs in one loop to its end."""
+    """An asynchronous cache for synchronous tests: every method runs to its end in one loop."""
 
     def __init__(self, cache):
         self.cache = cache
@@ -91,7 +91,7 @@ class Awaited:
 
 @pytest.fixture
 def made(store):
-    """How to make a cache: the blocking one, on PostgreSQL its twin; used alike."""
+    """A factory of caches: the synchronous one, on PostgreSQL also the asynchronous one."""
     caches = []
 
     def make(**settings):

@@ -18,7 +18,7 @@ def made(cache):
 
 
 def first_turn(template):
-    """A loop that stands before its second attempt."""
+    """A loop that is suspended before its second attempt."""
     attempts = template.attempts(state=STATE)
     for attempt in attempts:
         if attempt.attempt == 2:
@@ -29,7 +29,7 @@ def first_turn(template):
 
 
 def untaken(template):
-    """A loop whose first attempt has not begun."""
+    """A loop whose first attempt has not started."""
     attempts = template.attempts(state=STATE)
     next(attempts)
     return attempts

@@ -40,7 +40,7 @@ def done(cache):
 
 
 def damaged(store):
-    """Damage each field of the key in turn, each in each way."""
+    """Damage each field of the key in turn, in each way."""
     if store.kind == "valkey":
         name, fields = store.name(KEY), store.client.hgetall(store.name(KEY))
         for field in fields:
@@ -82,7 +82,7 @@ def test_damaged_field_is_a_typed_error_or_harmless(store, leave):
 
 
 @pytest.mark.parametrize("leave", [lost, done])
-def test_damaged_field_of_an_ended_attempt_is_harmless_too(quick_store, leave):
+def test_damaged_field_of_an_ended_attempt_is_an_error_or_harmless(quick_store, leave):
     check_each_field(quick_store, leave)
 
 

@@ -1,4 +1,4 @@
-"""What one sees who looks into a store: every key with its record and its holder, page by page."""
+"""Inspection of a store: every key with its record and its holder, page by page."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.support.postgres import free_port
 
 
 def looking(store):
-    """Who looks into what the caches of the test write."""
+    """A reader of the entries that the caches of the test write."""
     kind = RedisEntries if store.kind == "valkey" else SQLEntries
     return kind(store.url, store.prefix)
 
@@ -46,7 +46,7 @@ def test_failed_key_has_a_record_and_no_holder(cache, entries):
     assert entries.find("a").record == entry.record
 
 
-def test_a_key_that_is_held_for_the_first_time_is_seen_with_its_holder(cache, entries):
+def test_key_held_for_the_first_time_is_shown_with_its_holder(cache, entries):
     claim = cache.begin("a", worker="host:17:1", lease=30)
     entry = entries.find("a")
 
@@ -55,7 +55,7 @@ def test_a_key_that_is_held_for_the_first_time_is_seen_with_its_holder(cache, en
     assert (entry.held, entry.lost, entry.record.failures) == (True, False, 0)
 
 
-def test_an_attempt_whose_lease_is_over_is_seen_as_lost(store, cache, entries):
+def test_attempt_with_expired_lease_is_shown_as_lost(store, cache, entries):
     fail(cache, "a")
     cache.begin("a", worker="one", lease=30)
     store.age(31)
@@ -65,7 +65,7 @@ def test_an_attempt_whose_lease_is_over_is_seen_as_lost(store, cache, entries):
     assert (entry.phase, entry.record.phase, entry.record.failures) == ("attempting", "idle", 1)
 
 
-def test_a_remembered_success_is_seen_until_it_is_over(store, cache, entries):
+def test_remembered_success_is_shown_until_it_expires(store, cache, entries):
     cache.succeed(cache.begin("a", worker="one"), remember=60)
     entry = entries.find("a")
     assert (entry.phase, entry.held) == ("done", False)
@@ -76,7 +76,7 @@ def test_a_remembered_success_is_seen_until_it_is_over(store, cache, entries):
     assert entries.page(limit=9) == []
 
 
-def test_a_success_that_is_remembered_for_ever_has_no_end(database):
+def test_success_remembered_permanently_has_no_end(database):
     cache, entries = database.cache(), looking(database)
     cache.succeed(cache.begin("a", worker="one"), remember=float("inf"))
 
@@ -84,7 +84,7 @@ def test_a_success_that_is_remembered_for_ever_has_no_end(database):
     entries.close()
 
 
-def test_what_its_time_to_live_is_over_for_is_not_seen(store, entries):
+def test_entry_with_expired_ttl_is_not_shown(store, entries):
     fail(store.cache(ttl=60), "a")
     assert keys(entries.page(limit=9)) == ["a"]
 
@@ -127,7 +127,7 @@ def test_only_keys_that_begin_with_the_prefix_are_listed(cache, entries, prefix,
 
 
 @pytest.mark.parametrize("key", ["nul\0", "back\\slash", "\udc80", "k" * 3000])
-def test_a_key_that_no_column_takes_is_found_and_forgotten(cache, entries, key):
+def test_key_that_no_column_takes_is_found_and_forgotten(cache, entries, key):
     fail(cache, key)
     [listed] = keys(entries.page(limit=9))
     assert entries.find(key).key == entries.find(listed).key == listed
@@ -146,7 +146,7 @@ def test_forgotten_key_begins_without_a_record(cache, entries):
     assert not cache.holds(held)
 
 
-def test_a_record_that_cannot_be_read_hides_no_other(store, cache, entries):
+def test_unreadable_record_hides_no_other_record(store, cache, entries):
     for key in ("a", "b"):
         fail(cache, key)
     store.change("a", record="x")
@@ -186,7 +186,7 @@ def test_tables_of_a_newer_version_are_rejected(database):
     entries.close()
 
 
-def test_the_json_of_an_entry_is_its_record_with_what_lies_beside_it(cache, entries):
+def test_json_of_an_entry_has_its_record_and_claim(cache, entries):
     fail(cache, "a", failures=2)
     claim = cache.begin("a", worker="two", lease=30)
     data = entries.find("a").as_json()
@@ -197,7 +197,7 @@ def test_the_json_of_an_entry_is_its_record_with_what_lies_beside_it(cache, entr
     assert data["lease_until"] == pytest.approx(claim.lease_until)
 
 
-def test_where_the_store_does_not_know_the_last_failure_says_when_it_was(valkey):
+def test_time_of_the_last_failure_replaces_an_unknown_update_time(valkey):
     failed = AttemptRecord(1, None, 1795273756.25, "OSError", "x")
     cache, entries = valkey.cache(), looking(valkey)
     claim = cache.begin("a", worker="one")
@@ -212,7 +212,7 @@ def command(*args):
     return main(["context", *args, "--json"])
 
 
-def test_the_command_looks_into_every_store(store, cache, capsys):
+def test_context_command_reads_every_store(store, cache, capsys):
     fail(cache, "a", failures=3)
     where = ("--store", store.url, "--store-prefix", store.prefix)
 
@@ -234,15 +234,15 @@ def test_service_and_command_know_valkey_by_its_name(valkey, capsys):
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "valkeys"])
-def test_a_server_that_does_not_answer_is_a_failure_without_its_password(scheme, capsys):
+def test_unreachable_server_is_reported_without_its_password(scheme, capsys):
     url = f"{scheme}://me:s3cret@127.0.0.1:{free_port()}/0"
 
     assert command("list", "--store", url) == 1
-    said = capsys.readouterr().err
-    assert "listing failed in the store of the context cache" in said
-    assert "s3cret" not in said
+    message = capsys.readouterr().err
+    assert "listing failed in the store of the context cache" in message
+    assert "s3cret" not in message
 
 
-def test_a_url_that_redis_does_not_have_is_wrong_use(capsys):
+def test_invalid_redis_url_is_wrong_use(capsys):
     assert command("list", "--store", "redis://me:s3cret@host:port/0") == 2
-    assert re.search(r"--store: url must be redis://, .*\n$", capsys.readouterr().err)
+    assert re.search(r"--store must be redis://, .*\n$", capsys.readouterr().err)

@@ -13,15 +13,15 @@ EXAMPLE = ROOT / "examples" / "handle_messages.py"
 WORKER = re.compile(r"the attempt of \S+ was lost")
 
 
-def said(lines):
-    """The lines in an order of their own: which message comes when, hangs on the leases."""
+def messages(lines):
+    """The sorted output: the order of the messages depends on the leases."""
     return sorted(WORKER.sub("the attempt of a worker was lost", line) for line in lines)
 
 
 def documented():
-    page = (ROOT / "docs" / "durable.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guide" / "durable.md").read_text(encoding="utf-8")
     (block,) = re.findall(
-        r"```console\n\$ python examples/handle_messages.py.*\n((?:.+\n)+?)```", page
+        r"```bash\n\$ python examples/handle_messages.py.*\n((?:.+\n)+?)```", page
     )
     return block.splitlines()
 
@@ -41,4 +41,4 @@ def test_every_order_is_stored_once_and_the_poison_is_dead_lettered(kind, tmp_pa
         env=environment,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert said(done.stdout.splitlines()) == said(documented())
+    assert messages(done.stdout.splitlines()) == messages(documented())

@@ -1,4 +1,4 @@
-"""The original library's stateful traces, played over every store."""
+"""The original library's stateful traces on every store."""
 
 import asyncio
 import os
@@ -19,21 +19,21 @@ KEYED = [
     if any(call.get("state", {}).get("key") is not None for call in line["scenario"]["calls"])
     and "cache_capacity" not in line["scenario"]  # a store has no capacity
 ]
-EVERY = "RETRYTEMPLATE_TEST_EVERY_WAY"
-WAYS = [(kind, mode) for kind in KINDS for mode in ("sync", "async")]
+EXHAUSTIVE = os.environ.get("RETRYTEMPLATE_TEST_EXHAUSTIVE")
+DRIVERS = [(kind, mode) for kind in KINDS for mode in ("sync", "async")]
 
 
 def played():
-    """Each scenario in one way, all of them in turn; with the variable, each in every way."""
+    """Each scenario on one entry point in turn; with the variable set, on every one."""
     return [
         pytest.param(line, kind, mode, id=f"{line['id']}-{kind}-{mode}")
         for number, line in enumerate(KEYED)
-        for kind, mode in (WAYS if os.environ.get(EVERY) else [WAYS[number % len(WAYS)]])
+        for kind, mode in (DRIVERS if EXHAUSTIVE else [DRIVERS[number % len(DRIVERS)]])
     ]
 
 
 class LookedAt:
-    """An asynchronous cache that the runner of the scenarios can look into, as it is used to."""
+    """An asynchronous cache with the synchronous inspection that the scenario runner needs."""
 
     def __init__(self, awaited, blocking):
         self.awaited = awaited
@@ -66,7 +66,7 @@ def caches(request, runner):
 
 
 @pytest.mark.parametrize(("line", "kind", "mode"), played())
-def test_the_trace_of_the_original_holds(line, kind, mode, caches, runner, monkeypatch):
+def test_trace_of_the_original_holds_on_stores(line, kind, mode, caches, runner, monkeypatch):
     store, by_mode = caches(kind)
     store.clear()
     monkeypatch.setattr(run, "MemoryRetryContextCache", lambda: by_mode[mode])

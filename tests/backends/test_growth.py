@@ -39,7 +39,7 @@ def test_failed_keys_without_redelivery_are_swept(made, store):
     assert store.keys() == named("new", 15)
 
 
-def test_successes_that_are_remembered_no_more_go_too(made, store):
+def test_expired_remembered_successes_are_removed(made, store):
     cache = made()
     for key in named("old", 4):
         cache.succeed(cache.begin(key, worker="one"), remember=TTL)
@@ -60,7 +60,7 @@ def test_unexpired_keys_are_not_swept(made, store):
     cache.fail(held, failing(held))
 
 
-def test_without_a_time_to_live_nothing_goes(made, store):
+def test_entries_without_ttl_are_kept(made, store):
     cache = made()
     fail_once(cache, named("old", 4))
     store.age(1e6)

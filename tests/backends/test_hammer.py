@@ -1,7 +1,7 @@
-"""Many workers hammer a few keys: they fail, are killed, and stand still past their leases.
+"""Stress test: many workers fail, are killed or stall past their leases on a few keys.
 
 Every attempt is counted, and counted once; no two calls of a key overlap but where a lease was
-lost; no key has two results; each ends.  ``hearing.py`` says it to the letter.
+lost; no key has two results; each ends.  ``event_log_checks.py`` has the exact rules.
 
 ``RETRYTEMPLATE_HAMMER`` is the number of attempts, ``RETRYTEMPLATE_HAMMER_SEED`` repeats a seed.
 """

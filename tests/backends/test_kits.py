@@ -1,6 +1,7 @@
-"""A durable cache passes the kits of its seam, on every store, synchronous and not."""
+"""Synchronous and asynchronous durable caches pass their conformance kits on every store."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ def each_of(kit):
 
 
 @each_of(CacheConformance)
-def test_the_synchronous_one(store, test):
+def test_synchronous_cache_passes_its_kit(store, test):
     class Kit(CacheConformance):
         def make(self):
             return store.cache()
@@ -21,10 +22,19 @@ def test_the_synchronous_one(store, test):
 
 
 @each_of(AsyncCacheConformance)
-def test_the_asynchronous_one(store, test):
+def test_asynchronous_cache_passes_its_kit(store, test):
+    check(store.async_cache, test)
+
+
+@each_of(AsyncCacheConformance)
+def test_cache_with_a_shared_pipeline_passes_the_kit(valkey, test):
+    check(partial(valkey.async_cache, pipeline=True), test)
+
+
+def check(make_cache, test):
     class Kit(AsyncCacheConformance):
         def make(self):
-            return store.async_cache()
+            return make_cache()
 
         @contextmanager
         def opened(self):

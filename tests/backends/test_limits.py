@@ -1,4 +1,4 @@
-"""What a key takes in a store, whatever fails, and however often."""
+"""The maximum size of a key's record in a store."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def fails(context):
     raise ValueError("no price " * 2000)
 
 
-def test_a_key_that_fails_again_and_again_takes_no_more_than_the_limit(store, template):
+def test_key_that_fails_repeatedly_stays_within_the_limit(store, template):
     for _ in range(20):
         assert type(left_by(template, fails)) is ValueError
     record = template.cache.peek(KEY)
@@ -49,7 +49,7 @@ def test_too_large_attribute_is_rejected_and_key_released(template):
     assert type(left_by(template, fails)) is ValueError
 
 
-def test_attempts_in_place_are_bounded_too(template):
+def test_attempts_in_place_are_bounded(template):
     state = RetryState("order-17", rollback_for=())
 
     def three_in_place(context):

@@ -1,8 +1,9 @@
-"""Claims on a few keys, in any order, by several workers: every cache does what a model of it says.
+"""Claims on a few keys by several workers, in any order, compared with a model of a cache.
 
 In memory a claim has no lease: there none runs out.
 """
 
+from functools import partial
 from itertools import count
 
 import pytest
@@ -56,7 +57,7 @@ class LostHolder:
 
 
 def with_a_claim(**arguments):
-    """A rule that needs a claim, the last one or another."""
+    """A rule that needs a claim: the last one or an earlier one."""
     return lambda method: precondition(lambda self: self.claims)(
         rule(older=OLDER, **arguments)(method)
     )
@@ -67,12 +68,14 @@ class Claims(RuleBasedStateMachine):
 
     :param caches: one for each process, all on the same store.
     :param age: lets seconds pass in the store; None: claims have no leases there.
+    :param engine: for transactions with other work; None: the store has none.
     """
 
-    def __init__(self, caches, age):
+    def __init__(self, caches, age, engine):
         super().__init__()
         self.caches = caches
         self.age = age
+        self.engine = engine
         self.example = next(examples)
         self.rows = {}
         self.claims = []
@@ -85,7 +88,7 @@ class Claims(RuleBasedStateMachine):
         return self.claims[-1 - older % len(self.claims)]
 
     def row_of(self, claim):
-        """The row that the claim holds; None where it holds none any more."""
+        """The row that the claim holds, or None."""
         row = self.rows.get(claim.key[-1])
         return row if row is not None and row.claim is claim else None
 
@@ -96,11 +99,16 @@ class Claims(RuleBasedStateMachine):
         worker=st.sampled_from(WORKERS),
         fresh=st.sampled_from([False, False, False, True]),
         cache=st.integers(0, 1),
+        takeover=st.sampled_from([None, None, *WORKERS]),
     )
-    def begin(self, key, worker, fresh, cache):
+    def begin(self, key, worker, fresh, cache, takeover=None):
         row = self.rows.get(key) or Row()
         begin = self.caches[cache].begin
-        if row.claim is not None and row.worker != worker and not row.over:
+        if self.age is None:
+            takeover = None
+        else:
+            begin = partial(begin, takeover=takeover)
+        if row.claim is not None and row.worker not in (worker, takeover) and not row.over:
             with pytest.raises(AttemptInProgressError) as caught:
                 begin(self.name(key), worker=worker, fresh=fresh)
             assert caught.value.worker == row.worker
@@ -139,12 +147,22 @@ class Claims(RuleBasedStateMachine):
         failures=st.integers(1, 9),
         held=st.booleans(),
         phase=st.sampled_from(["idle", "recovering"]),
+        end=st.sampled_from([None, "commit", "rollback"]),
     )
-    def fail(self, older, failures, held, phase):
+    def fail(self, older, failures, held, phase, end):
         claim = self.claim(older)
         row = self.row_of(claim)
         record = failing(claim, failures, held=held, phase=phase)
-        if self.write(row, lambda cache: cache.fail(claim, record)):
+
+        def step(cache):
+            if held or self.engine is None or end is None:
+                return cache.fail(claim, record)
+            with self.engine.connect() as connection:
+                cache.fail(claim, record, connection=connection)
+                getattr(connection, end)()
+
+        written = self.write(row, step)
+        if written and (held or self.engine is None or end != "rollback"):
             row.failures, row.phase, row.lost, row.over = failures, phase, None, False
             row.claim = claim if held else None
 
@@ -156,7 +174,7 @@ class Claims(RuleBasedStateMachine):
             self.rows[claim.key[-1]] = None if remember is None else Row(phase="done")
 
     def write(self, row, step):
-        """Make a step of a claim; whether it was in force."""
+        """Run a step of a claim; return whether the claim was held."""
         if row is not None:
             step(self.caches[0])
             return True
@@ -219,16 +237,17 @@ class Claims(RuleBasedStateMachine):
 @pytest.mark.timeout(180)  # to find a short example where it fails
 @pytest.mark.parametrize("number", [60, pytest.param(300, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "valkey", "memory"])
-def test_every_cache_does_what_the_model_says(kind, number, request):
+def test_cache_matches_the_model_in_any_history(kind, number, request):
     if kind == "memory":
-        caches, age = [MemoryRetryContextCache()] * 2, None
+        caches, age, engine = [MemoryRetryContextCache()] * 2, None, None
     else:
         store = opened(kind, request)
         request.addfinalizer(store.close)
         # The clock stands: nothing is renewed but by a step of ours.
         caches, age = [store.cache(clock=VirtualClock()) for _ in range(2)], store.age
+        engine = getattr(store, "engine", None)
     caches[0].peek("any")  # the tables are there
     run_state_machine_as_test(
-        lambda: Claims(caches, age),
+        lambda: Claims(caches, age, engine),
         settings=settings(max_examples=number, stateful_step_count=30),
     )

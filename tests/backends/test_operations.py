@@ -1,4 +1,4 @@
-"""Operations in a store: processes with the same key, a crash, lost holds."""
+"""Operations in a store: processes with the same key, a crash, lost claims."""
 
 import asyncio
 import subprocess
@@ -38,7 +38,7 @@ def operations(cache):
 
 
 def child(store, what):
-    """A process that begins the operation when a line comes in."""
+    """A process that starts the operation when it reads a line."""
     return forked_python.Popen(
         [sys.executable, "-m", __name__, what, store.url, store.prefix],
         stdin=subprocess.PIPE,
@@ -48,7 +48,7 @@ def child(store, what):
 
 
 @pytest.mark.statement("S4-26")
-def test_of_two_processes_with_one_key_one_has_the_effect(sqlite):
+def test_one_of_two_processes_with_one_key_has_the_effect(sqlite):
     sqlite.cache().peek("any")  # the tables are there
     children = [child(sqlite, "effect") for _ in range(2)]
     for each in children:
@@ -56,14 +56,14 @@ def test_of_two_processes_with_one_key_one_has_the_effect(sqlite):
     for each in children:
         each.stdin.write("go\n")
         each.stdin.flush()
-    said = [each.communicate()[0].split() for each in children]
+    outputs = [each.communicate()[0].split() for each in children]
     assert [each.returncode for each in children] == [0, 0]
-    assert sum(words.count("effect") for words in said) == 1
-    assert {words[-1] for words in said} <= {"17", "AttemptInProgressError"}
+    assert sum(words.count("effect") for words in outputs) == 1
+    assert {words[-1] for words in outputs} <= {"17", "AttemptInProgressError"}
 
 
 @pytest.mark.statement("S4-26")
-def test_of_many_threads_on_several_connections_one_has_the_effect(store):
+def test_one_of_many_threads_with_one_key_has_the_effect(store):
     barrier, made = threading.Barrier(6), []
 
     def deliver(cache):
@@ -83,7 +83,7 @@ def test_of_many_threads_on_several_connections_one_has_the_effect(store):
 def test_crash_before_completion_is_reported_as_unknown_outcome(
     sqlite,
 ):
-    """The effect was begun, and the result is not there: neither done again unseen, nor lost."""
+    """The effect was started and has no stored result: neither repeated silently nor lost."""
     died = child(sqlite, "crash")
     assert died.communicate("go\n")[0].split() == ["ready", "effect"]
     assert died.returncode == 9
@@ -130,12 +130,12 @@ def test_result_is_remembered_by_the_clock_of_the_store(store, cache):
     assert operations.call(KEY, effect) == 2
 
 
-def test_another_cache_on_the_store_finds_the_result(store, operations):
+def test_result_is_found_by_another_cache_on_the_store(store, operations):
     operations.call(KEY, lambda: {"receipt": "ä", "lines": [1, 2.5, None]})
     assert Operations(store.cache()).call(KEY, int) == {"receipt": "ä", "lines": [1, 2.5, None]}
 
 
-def test_a_failure_is_found_by_another_process(store, operations):
+def test_failure_is_found_by_another_process(store, operations):
     def fails():
         raise Lost
 
@@ -146,7 +146,7 @@ def test_a_failure_is_found_by_another_process(store, operations):
 
 
 @pytest.mark.statement("S1-81")
-def test_who_comes_late_completes_nothing(store, operations):
+def test_late_holder_completes_nothing(store, operations):
     late = operations.start_once(KEY)
     store.age(LEASE + 1)
     assert Operations(store.cache()).call(KEY, lambda: "the other's") == "the other's"
@@ -155,7 +155,7 @@ def test_who_comes_late_completes_nothing(store, operations):
     assert operations.call(KEY, int) == "the other's"
 
 
-def test_a_lease_of_its_own_is_the_reservations(store, cache):
+def test_reservation_uses_its_own_lease(store, cache):
     before = store.now()
     operation = Operations(cache, lease=700).start_once(KEY)
     assert store.row(operation._reservation.key)["lease_until"] >= before + 700
@@ -177,7 +177,7 @@ def test_result_beyond_the_limit_is_rejected(store):
     assert operations.start_once(KEY).outcome_unknown
 
 
-def test_without_the_store_nothing_is_called(store, operations):
+def test_function_is_not_called_when_the_store_is_unavailable(store, operations):
     operations.call("another", int)
     called = []
     store.spoil(operations.scoped_key(KEY))
@@ -186,7 +186,7 @@ def test_without_the_store_nothing_is_called(store, operations):
     assert called == []
 
 
-def test_the_asynchronous_stores_do_the_same(store):
+def test_asynchronous_stores_pass_the_same_steps(store):
     async def effect():
         await asyncio.sleep(0)
         return {"receipt": 1}
@@ -217,7 +217,7 @@ def test_the_asynchronous_stores_do_the_same(store):
 
 @pytest.mark.parametrize("moment", range(1, 8))
 def test_whenever_a_task_is_cancelled_the_key_is_free_or_done_afterwards(sqlite, moment):
-    """At each await on the way, from the reservation to the completion."""
+    """Cancelled at each await from the reservation to the completion."""
     made = []
 
     async def effect():
@@ -232,7 +232,7 @@ def test_whenever_a_task_is_cancelled_the_key_is_free_or_done_afterwards(sqlite,
             operations = Operations(cache)
             task = asyncio.create_task(operations.call_async(KEY, effect))
             for _ in range(moment**2):
-                await asyncio.sleep(0.0005)
+                await asyncio.sleep(0.0005)  # lets the thread of aiosqlite advance
             task.cancel()
             (ended,) = await asyncio.gather(task, return_exceptions=True)
             operation = await operations.start_once_async(KEY)
@@ -243,7 +243,7 @@ def test_whenever_a_task_is_cancelled_the_key_is_free_or_done_afterwards(sqlite,
     asyncio.run(main())
 
 
-def test_a_version_that_no_column_holds_is_no_record_and_nothing_is_called(store, operations):
+def test_version_that_no_column_holds_is_rejected_before_the_call(store, operations):
     """Otherwise the effect would exist without a stored result."""
     operations.start_once(KEY, fingerprint=1).fail()
     key, called = operations.scoped_key(KEY), []
@@ -256,7 +256,7 @@ def test_a_version_that_no_column_holds_is_no_record_and_nothing_is_called(store
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_closed_coroutine_of_operation_leaves_key_to_next_use(sqlite, by_hand):
-    """Nothing can be awaited then."""
+    """A closed coroutine cannot await anything."""
 
     class Forever:
         def __await__(self):
@@ -299,7 +299,7 @@ def insert(database, connection):
     connection.execute(text(f"INSERT INTO {database.prefix}_orders VALUES (17)"))
 
 
-def test_the_result_commits_with_the_effect(database, orders):
+def test_result_commits_with_the_effect(database, orders):
     operations = Operations(database.cache())
     for _ in range(2):
         with operations.start_once(KEY) as operation:
@@ -311,7 +311,7 @@ def test_the_result_commits_with_the_effect(database, orders):
     assert orders() == 1
 
 
-def test_the_result_rolls_back_with_the_effect(database, orders):
+def test_result_rolls_back_with_the_effect(database, orders):
     operations = Operations(database.cache())
     with (
         pytest.raises(Lost),
@@ -339,7 +339,7 @@ def test_silently_rolled_back_result_is_not_kept(database, orders):
     assert operations.start_once(KEY).result is None
 
 
-def test_after_a_rollback_it_can_be_completed_in_another_transaction(database, orders):
+def test_operation_can_be_completed_again_after_a_rollback(database, orders):
     operations = Operations(database.cache())
     with operations.start_once(KEY) as operation:
         with database.engine.connect() as connection:

@@ -28,7 +28,7 @@ PREFIX = "outage"
 
 @pytest.fixture(params=["postgresql", "valkey"])
 def server(request, tmp_path):
-    """A server that may be killed."""
+    """A server that the test may kill."""
     kind, path = (
         (postgres, request.getfixturevalue("postgres_binaries"))
         if request.param == "postgresql"
@@ -47,7 +47,7 @@ def store(request):
 
 @pytest.fixture
 def falls_silent(postgres_binaries, tmp_path):
-    """A server, and how to stop the processes of it that a cache speaks to."""
+    """A server, and a function that stops the server processes of a cache."""
     with postgres.started(postgres_binaries, tmp_path / "server") as server:
         engine = create_engine(make_url(server.url).set(drivername="postgresql+psycopg"))
         stopped = []
@@ -70,7 +70,7 @@ def send(number, pids):
             os.kill(pid, number)
 
 
-def test_a_server_that_falls_silent_is_given_up(falls_silent):
+def test_silent_server_is_given_up(falls_silent):
     url, stop = falls_silent
     with SQLRetryContextCache(url, timeout=0.05) as cache:
         cache.peek("any")
@@ -81,7 +81,7 @@ def test_a_server_that_falls_silent_is_given_up(falls_silent):
             cache.forget("any")
 
 
-async def test_a_server_that_falls_silent_is_given_up_by_the_asynchronous_cache(falls_silent):
+async def test_silent_server_is_given_up_by_the_asynchronous_cache(falls_silent):
     url, stop = falls_silent
     async with AsyncSQLRetryContextCache(url, timeout=0.05) as cache:
         await cache.peek("any")
@@ -100,8 +100,8 @@ def test_attempts_are_counted_once_while_the_server_restarts(server, tmp_path):
 
     supervisor = Supervisor(server.url, PREFIX, tmp_path, randrange(2**32))
     supervisor.hammer(ROWS, [restart] * 3 + [supervisor.kill] * 3, stalling=0, mortal=4)
-    hearing = supervisor.check()
-    assert hearing.of("unavailable")
+    checks = supervisor.check()
+    assert checks.of("unavailable")
 
 
 @pytest.mark.stress

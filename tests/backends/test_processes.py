@@ -1,4 +1,4 @@
-"""Templates in several processes, over one store: one continues the count of another."""
+"""Templates in several processes share one store and one count."""
 
 import os
 from pathlib import Path
@@ -33,24 +33,24 @@ def worker(store):
     return run
 
 
-def test_another_process_continues_count_and_history(worker, store):
+def test_count_and_history_continue_in_another_process(worker, store):
     (template,) = templates(store, 1)
     with pytest.raises(ZeroDivisionError):
         template.execute(lambda context: 1 / 0, state=RetryState("poison"))
-    code, said, _ = worker("fail")
-    assert (code, said) == (1, ["attempt 2 division by zero"])
+    code, output, _ = worker("fail")
+    assert (code, output) == (1, ["attempt 2 division by zero"])
     first, second = template.cache.peek(KEY).history
     assert (first.process, second.process) == (os.getpid(), int(second.message))
 
 
 @pytest.mark.parametrize("crash", ["die_in_the_callback", "die_as_process_one"])
 def test_message_that_kills_its_worker_is_limited_by_the_policy(worker, crash):
-    """... although the policy retries connection errors only, and never saw an exception."""
+    """The policy retries connection errors only and never receives an exception."""
     for attempt in (1, 2, 3):
         assert worker(crash)[:2] == (9, [f"attempt {attempt}"])
     lost = "retrytemplate.errors.AttemptLostError"
-    said = [f"recovery after {lost} {lost} {lost}", "dead letter"]
-    assert worker(crash) == (0, said, "")
+    output = [f"recovery after {lost} {lost} {lost}", "dead letter"]
+    assert worker(crash) == (0, output, "")
 
 
 def test_crashed_recovery_is_repeated_without_the_callback(worker, store):
@@ -65,20 +65,20 @@ def test_crashed_recovery_is_repeated_without_the_callback(worker, store):
     assert store.row(KEY) is None
 
 
-def test_a_cache_that_was_used_before_a_fork_serves_both_processes(worker, store):
+def test_cache_used_before_a_fork_serves_both_processes(worker, store):
     assert worker("fork") == (0, ["child 0"], "")
     assert store.keys() == ["a key of the child", "held by the parent"]
 
 
 def test_child_that_returns_from_the_callback_keeps_parents_attempt(worker):
-    said = [
+    output = [
         "in a child: True LeaseLostError",
         "still mine: True",
         "in a child: True LeaseLostError the key could not be left as it should be",
         "still mine: True",
         "the parent's",
     ]
-    assert worker("fork_in_the_callback") == (0, said, "")
+    assert worker("fork_in_the_callback") == (0, output, "")
 
 
 # -- in this process -------------------------------------------------------------------------------
@@ -91,12 +91,12 @@ def templates(store, number=2, policy=None):
 
 
 def lost(store, template):
-    """An attempt that another worker began and never ended."""
+    """An attempt that another worker started and never ended."""
     template.cache.begin(template.scoped_key("poison"), worker="host:4711:1")
     store.age(31)
 
 
-def test_a_lost_attempt_is_counted_before_the_next_one_is_made(store):
+def test_lost_attempt_is_counted_before_the_next_one(store):
     (template,) = templates(store, 1)
     lost(store, template)
     seen = template.execute(
@@ -106,7 +106,7 @@ def test_a_lost_attempt_is_counted_before_the_next_one_is_made(store):
     assert seen == (2, 1, AttemptLostError)
 
 
-def test_when_the_last_attempt_was_lost_the_recovery_finds_that(store):
+def test_recovery_sees_a_lost_last_attempt(store):
     (template,) = templates(store, 1, MaxAttemptsRetryPolicy(1))
     lost(store, template)
     with pytest.raises(ExhaustedRetryError) as caught:
@@ -115,7 +115,7 @@ def test_when_the_last_attempt_was_lost_the_recovery_finds_that(store):
     assert caught.value.__cause__.worker == "host:4711:1"
 
 
-def test_a_veto_after_a_takeover_leaves_the_lost_attempt_to_be_counted(store):
+def test_veto_after_a_takeover_leaves_the_lost_attempt_to_be_counted(store):
     class Veto:
         def open(self, context):
             return False
@@ -136,7 +136,7 @@ def test_failure_leaves_the_key_free_for_the_next_worker(store):
         assert template.cache.peek(KEY).failures == attempt
 
 
-def test_a_success_in_one_process_is_remembered_in_another(store):
+def test_success_in_one_process_is_remembered_in_another(store):
     one, two = templates(store)
     state = RetryState("poison", remember=60)
     one.execute(lambda context: 1, state=state)
@@ -190,7 +190,7 @@ async def test_asynchronous_template_continues_the_count(store):
             assert record.failures == attempt
 
 
-def test_a_circuit_breaker_is_shared(store):
+def test_circuit_breaker_is_shared_by_caches(store):
     breaker = CircuitBreakerRetryPolicy(SimpleRetryPolicy(2), open_timeout=60, reset_timeout=60)
     called = []
 

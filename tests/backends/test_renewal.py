@@ -25,7 +25,7 @@ def held(key=KEY, lease=30.0):
 # -- when ------------------------------------------------------------------------------------------
 
 
-def test_a_lease_is_due_when_a_third_of_it_is_over():
+def test_lease_is_due_after_a_third_of_its_length():
     leases = Leases()
     claim = held()
     assert leases.add(claim, 100.0) == 110.0
@@ -33,7 +33,7 @@ def test_a_lease_is_due_when_a_third_of_it_is_over():
     assert leases.due_for_renewal(110.0) == [claim]
 
 
-def test_the_next_one_due_is_the_first():
+def test_next_due_lease_is_the_earliest():
     leases = Leases()
     assert leases.next() is None
     leases.add(held("a", 30.0), 0.0)
@@ -41,7 +41,7 @@ def test_the_next_one_due_is_the_first():
     assert leases.next() == 1.0
 
 
-def test_while_claims_come_and_go_it_looks_when_the_next_could_be_due():
+def test_next_wakeup_follows_the_present_claims():
     leases, claim = Leases(), held()
     assert leases.next_wakeup(0.0) is None
     leases.add(claim, 0.0)
@@ -56,7 +56,7 @@ def test_while_claims_come_and_go_it_looks_when_the_next_could_be_due():
     assert leases.next_wakeup(28.0) is None
 
 
-def test_a_renewal_that_failed_is_tried_again_until_the_lease_is_over():
+def test_failed_renewal_is_repeated_until_the_lease_ends():
     leases, claim = Leases(), held()
     leases.add(claim, 0.0)
     tried = []
@@ -67,7 +67,7 @@ def test_a_renewal_that_failed_is_tried_again_until_the_lease_is_over():
     assert tried == [10.0, 13.0, 16.0, 19.0, 22.0, 25.0, 28.0]
 
 
-def test_a_later_claim_of_the_same_key_is_not_dropped_with_the_earlier():
+def test_later_claim_of_the_same_key_is_not_dropped_with_the_earlier():
     leases, first, second = Leases(), held(), held()
     leases.add(first, 0.0)
     leases.add(second, 0.0)
@@ -89,14 +89,14 @@ def test_collected_claim_is_not_renewed():
 
 
 class Renewals:
-    """What a renewer asks for, to be waited for; the next of the errors is raised."""
+    """Queues the renewals of a renewer; each raises the next of the given errors, if any."""
 
     def __init__(self, *errors):
         self.errors = list(errors)
-        self.asked = queue.Queue()
+        self.requests = queue.Queue()
 
     def __call__(self, claim):
-        self.asked.put(claim)
+        self.requests.put(claim)
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error
 
@@ -109,7 +109,7 @@ def nothing():
 
 
 async def nothing_awaited():
-    """The same for a task."""
+    """The same for a task: no claim was left by a finalizer."""
 
 
 def pass_time(renewer, clock, seconds):
@@ -140,14 +140,14 @@ def test_held_claim_is_renewed_repeatedly(clock, threads):
     renewer.add(claim)
     for _ in range(3):
         pass_time(renewer, clock, 10)
-        assert renewals.asked.get(timeout=PATIENCE) is claim
+        assert renewals.requests.get(timeout=PATIENCE) is claim
         until(lambda: renewer._leases.next() == clock.monotonic() + 10)
     renewer.stop()
-    assert renewals.asked.empty()
+    assert renewals.requests.empty()
 
 
 def until(condition):
-    """Wait for what another thread is about to do."""
+    """Wait until the condition holds."""
     pause = threading.Event()
     for _ in range(10_000):
         if condition():
@@ -156,7 +156,7 @@ def until(condition):
     raise AssertionError("it does not come")
 
 
-def test_a_claim_that_is_lost_is_renewed_no_more(clock, threads):
+def test_lost_claim_is_not_renewed(clock, threads):
     renewer = RenewingThread(Renewals(LeaseLostError("gone")), clock.monotonic, nothing)
     renewer.add(claim := held())
     pass_time(renewer, clock, 10)
@@ -171,14 +171,14 @@ def test_failed_renewal_is_repeated_sooner(clock, threads):
     renewer.add(claim := held())
     for seconds in (10, 3, 3):
         pass_time(renewer, clock, seconds)
-        renewals.asked.get(timeout=PATIENCE)
+        renewals.requests.get(timeout=PATIENCE)
         until(lambda: renewer._leases.next() > clock.monotonic())
     assert renewer._leases.next() == clock.monotonic() + 10
     assert renewer._leases.has(claim)
     renewer.stop()
 
 
-def test_a_claim_that_has_ended_is_not_renewed(clock, threads):
+def test_ended_claim_is_not_renewed(clock, threads):
     renewals = Renewals()
     renewer = RenewingThread(renewals, clock.monotonic, nothing)
     ended, other = held("ended"), held("other")
@@ -186,18 +186,18 @@ def test_a_claim_that_has_ended_is_not_renewed(clock, threads):
     renewer.add(other)
     renewer.drop(ended)
     pass_time(renewer, clock, 10)
-    assert renewals.asked.get(timeout=PATIENCE) is other
+    assert renewals.requests.get(timeout=PATIENCE) is other
     renewer.stop()
-    assert renewals.asked.empty()
+    assert renewals.requests.empty()
 
 
-def test_a_shorter_lease_is_renewed_before_a_longer_one_that_came_first(clock, threads):
+def test_shorter_lease_is_renewed_before_an_earlier_longer_one(clock, threads):
     renewals = Renewals()
     renewer = RenewingThread(renewals, clock.monotonic, nothing)
     renewer.add(held("long", 3000.0))
     renewer.add(short := held("short", 0.03))
     clock.advance(0.02)
-    assert renewals.asked.get(timeout=PATIENCE) is short
+    assert renewals.requests.get(timeout=PATIENCE) is short
     renewer.stop()
 
 
@@ -213,7 +213,7 @@ def test_renewing_thread_runs_from_first_claim_until_close(store, threads):
     assert threads() == []
 
 
-def test_a_cache_that_was_closed_can_be_used_again(store, threads):
+def test_closed_cache_can_be_used_again(store, threads):
     cache = store.cache()
     with cache:
         cache.begin(KEY, worker="one")
@@ -223,7 +223,7 @@ def test_a_cache_that_was_closed_can_be_used_again(store, threads):
     cache.close()
 
 
-def test_a_cache_renews_its_leases_in_the_store(store, clock):
+def test_cache_renews_its_leases_in_the_store(store, clock):
     cache = store.cache(clock=clock)
     claim = cache.begin(KEY, worker="one")
     store.age(29)
@@ -233,7 +233,7 @@ def test_a_cache_renews_its_leases_in_the_store(store, clock):
     assert cache.holds(claim)
 
 
-def test_a_cache_renews_nothing_that_another_took_over(store, clock):
+def test_cache_does_not_renew_claims_taken_over(store, clock):
     cache = store.cache(clock=clock)
     cache.begin(KEY, worker="one")
     store.age(31)
@@ -253,7 +253,7 @@ def test_real_lease_is_kept_by_a_living_holder(store):
     cache.succeed(claim)
 
 
-def test_beside_a_lease_of_any_length_a_short_one_is_renewed(store):
+def test_short_lease_is_renewed_beside_an_unlimited_one(store):
     cache = store.cache(lease=timedelta.max)
     assert cache.holds(cache.begin("long", worker="one"))
     claim = cache.begin(KEY, worker="one", lease=0.05)
@@ -264,11 +264,11 @@ def test_beside_a_lease_of_any_length_a_short_one_is_renewed(store):
 # -- the task --------------------------------------------------------------------------------------
 
 
-async def asked(renewals):
+async def next_request(renewals):
     async with asyncio.timeout(PATIENCE):
-        while renewals.asked.empty():
+        while renewals.requests.empty():
             await asyncio.sleep(0)
-    return renewals.asked.get_nowait()
+    return renewals.requests.get_nowait()
 
 
 async def test_task_renews_due_claims_and_continues_after_an_error(clock):
@@ -277,21 +277,21 @@ async def test_task_renews_due_claims_and_continues_after_an_error(clock):
     renewer.add(claim := held())
     for seconds in (10, 10, 3, 10):
         pass_time(renewer, clock, seconds)
-        assert await asked(renewals) is claim
+        assert await next_request(renewals) is claim
     await renewer.stop()
 
 
-async def test_a_task_renews_a_lost_or_ended_claim_no_more(clock):
+async def test_task_does_not_renew_lost_or_ended_claims(clock):
     renewals = Renewals(LeaseLostError("gone"))
     renewer = RenewingTask(renewals.later, clock.monotonic, nothing_awaited)
     renewer.add(lost := held("lost"))
     pass_time(renewer, clock, 10)
-    await asked(renewals)
+    await next_request(renewals)
     renewer.add(ended := held("ended"))
     renewer.add(other := held("other"))
     renewer.drop(ended)
     pass_time(renewer, clock, 10)
-    assert await asked(renewals) is other
+    assert await next_request(renewals) is other
     assert not renewer._leases.has(lost)
     await renewer.stop()
 
@@ -307,7 +307,7 @@ async def test_renewing_task_runs_from_first_claim_until_close(store):
     assert asyncio.all_tasks() == before
 
 
-async def test_an_asynchronous_cache_renews_its_leases_in_the_store(store, clock):
+async def test_asynchronous_cache_renews_its_leases_in_the_store(store, clock):
     async with store.async_cache(clock=clock) as cache:
         claim = await cache.begin(KEY, worker="one")
         store.age(29)
@@ -315,18 +315,18 @@ async def test_an_asynchronous_cache_renews_its_leases_in_the_store(store, clock
         pass_time(cache._renewer, clock, 10)
         async with asyncio.timeout(PATIENCE):
             while claim.lease_until == before:
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # a renewal in the server gives no event
         assert await cache.holds(claim)
 
 
-async def test_an_asynchronous_one_renews_beside_a_lease_of_any_length_too(store):
+async def test_asynchronous_cache_renews_short_leases_beside_unlimited_ones(store):
     async with store.async_cache(lease=timedelta.max) as cache:
         await cache.begin("long", worker="one")
         claim = await cache.begin(KEY, worker="one", lease=0.05)
         first = claim.lease_until
         async with asyncio.timeout(PATIENCE):
             while claim.lease_until == first:
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # a renewal in the server gives no event
 
 
 def test_claim_of_another_cache_is_rejected(store):

@@ -1,4 +1,4 @@
-"""A user of a Valkey server who may do no more than a cache needs."""
+"""A user of a Valkey server with the minimal rights for a cache."""
 
 from urllib.parse import urlsplit
 
@@ -27,7 +27,7 @@ def url(valkey):
     valkey.client.acl_deluser(name)
 
 
-def test_a_user_who_may_run_a_few_commands_on_the_keys_can_use_them(url, valkey):
+def test_valkey_user_with_few_commands_can_use_caches(url, valkey):
     with blocking(url, prefix=valkey.prefix) as cache:
         template = RetryTemplate(cache=cache, name="work")
         with pytest.raises(ZeroDivisionError):
@@ -51,7 +51,7 @@ def test_user_without_access_to_the_keys_gets_an_error(url, valkey):
         cache.begin("any", worker="one")
 
 
-def test_a_wrong_password_is_in_no_error(url, valkey):
+def test_wrong_password_is_not_shown_in_errors(url, valkey):
     with (
         blocking(url.replace("secret", "swordfish"), prefix=valkey.prefix) as cache,
         pytest.raises(CacheUnavailableError, match="invalid username-password pair") as caught,

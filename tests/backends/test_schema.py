@@ -44,7 +44,7 @@ def test_several_processes_may_make_the_tables_at_once(store):
     assert store.sql("SELECT value FROM {0}_meta WHERE name = 'schema'")[0]["value"] == 1
 
 
-def test_nothing_is_made_before_the_first_use(sqlite, tmp_path):
+def test_cache_creates_nothing_before_its_first_use(sqlite, tmp_path):
     sqlite.cache()
     assert list(tmp_path.iterdir()) == []
 
@@ -73,7 +73,7 @@ def test_caches_of_other_prefixes_are_other_caches(store):
         store.sql("DROP TABLE {0}_b_" + table)
 
 
-def test_a_file_of_sqlite_is_written_ahead(sqlite):
+def test_sqlite_file_uses_write_ahead_logging(sqlite):
     sqlite.cache().peek("any")
     assert sqlite.sql("PRAGMA journal_mode")[0]["journal_mode"] == "wal"
 
@@ -83,7 +83,7 @@ READS = "SELECT * FROM orders"
 
 
 @pytest.mark.parametrize("statement", [WRITES, READS])
-def test_the_first_use_waits_for_what_another_does_on_the_file(sqlite, statement):
+def test_first_use_waits_for_another_transaction_on_the_file(sqlite, statement):
     sqlite.sql("CREATE TABLE orders (id integer)")
     cache = sqlite.cache(timeout=20.0)
     first_use = threading.Thread(target=cache.begin, args=("any",), kwargs={"worker": "one"})
@@ -110,7 +110,7 @@ def test_first_use_is_rejected_after_its_timeout(sqlite, statement):
 
 @pytest.fixture
 def reader_and_writer(postgresql):
-    """The URL of a role that may read and write the tables, and nothing else."""
+    """The URL of a role that may only read and write the tables."""
     postgresql.cache().peek("any")
     role = f"worker_{postgresql.prefix}"
     postgresql.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
@@ -123,7 +123,7 @@ def reader_and_writer(postgresql):
         connection.execute(text(f"DROP ROLE {role}"))
 
 
-def test_a_role_that_may_only_read_and_write_the_tables_can_use_them(postgresql, reader_and_writer):
+def test_role_with_read_and_write_rights_can_use_caches(postgresql, reader_and_writer):
     with SQLRetryContextCache(reader_and_writer, prefix=postgresql.prefix) as cache:
         template = RetryTemplate(cache=cache, name="work")
         with pytest.raises(ZeroDivisionError):

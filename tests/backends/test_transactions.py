@@ -24,12 +24,12 @@ def store(database):
 
 
 class Deliberate(Exception):
-    """What rolls a transaction back."""
+    """Rolls a transaction back."""
 
 
 @pytest.fixture
 def work(store):
-    """A table of the caller's in the same database; how many rows it has."""
+    """A function that counts the rows of the caller's table in the same database."""
     store.sql("CREATE TABLE {0}_work (id integer)")
     yield lambda: len(store.sql("SELECT id FROM {0}_work"))
     store.sql("DROP TABLE {0}_work")
@@ -48,7 +48,7 @@ def templates(store, **settings):
     return RetryTemplate(cache=store.cache(**settings), name="work")
 
 
-def test_the_end_of_an_attempt_commits_with_the_work(store, cache, work):
+def test_end_of_an_attempt_commits_with_its_work(store, cache, work):
     claim = cache.begin(KEY, worker="one")
     with store.engine.begin() as connection:
         do_work(store, connection)
@@ -57,7 +57,7 @@ def test_the_end_of_an_attempt_commits_with_the_work(store, cache, work):
     assert store.row(KEY) is None
 
 
-def test_the_end_of_an_attempt_rolls_back_with_the_work(store, cache, work):
+def test_end_of_an_attempt_rolls_back_with_its_work(store, cache, work):
     claim = cache.begin(KEY, worker="one")
     with pytest.raises(Deliberate), store.engine.begin() as connection:
         do_work(store, connection)
@@ -69,7 +69,59 @@ def test_the_end_of_an_attempt_rolls_back_with_the_work(store, cache, work):
     assert cache.begin(KEY, worker="two").record.failures == 1
 
 
-def test_a_success_is_remembered_in_the_transaction_of_the_work(store, cache, work):
+def test_failure_commits_with_the_work(store, cache, work):
+    claim = cache.begin(KEY, worker="one")
+    with store.engine.begin() as connection:
+        do_work(store, connection)
+        cache.fail(claim, failing(claim, 2), connection=connection)
+    assert work() == 1
+    assert not cache.holds(claim)
+    assert not cache._renewer._leases.has(claim)
+    cache.release(claim)  # too late
+    assert cache.begin(KEY, worker="two").record.failures == 2
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize("then", ["release", "fail", "fail in a transaction"])
+def test_failure_rolls_back_with_the_work(store, cache, work, failures, then):
+    claim = cache.begin(KEY, worker="one")
+    if failures:
+        cache.fail(claim, failing(claim))
+        claim = cache.begin(KEY, worker="one")
+    with pytest.raises(Deliberate), store.engine.begin() as connection:
+        do_work(store, connection)
+        cache.fail(claim, failing(claim, 9), connection=connection)
+        raise Deliberate
+    assert (work(), cache.holds(claim)) == (0, True)
+    if then == "release":
+        cache.release(claim)
+    elif then == "fail":
+        cache.fail(claim, failing(claim, failures := 3))
+    else:
+        with store.engine.begin() as connection:
+            cache.fail(claim, failing(claim, failures := 3), connection=connection)
+    kept = cache.peek(KEY)
+    assert (kept and kept.failures) == (failures or None)
+    assert (store.row(KEY) is None) == (failures == 0)
+
+
+def test_late_holder_cannot_commit_its_failure(store, cache, work):
+    late = cache.begin(KEY, worker="one")
+    cache.begin(KEY, worker="two", takeover="one")
+    with pytest.raises(LeaseLostError), store.engine.begin() as connection:
+        do_work(store, connection)
+        cache.fail(late, failing(late), connection=connection)
+    assert work() == 0
+
+
+def test_failure_that_keeps_the_claim_needs_a_statement_of_its_own(store, cache):
+    claim = cache.begin(KEY, worker="one")
+    with store.engine.begin() as connection, pytest.raises(MisuseError, match="must end its"):
+        cache.fail(claim, failing(claim, held=True), connection=connection)
+    assert cache._renewer._leases.has(claim)
+
+
+def test_success_is_remembered_in_the_transaction_of_the_work(store, cache, work):
     claim = cache.begin(KEY, worker="one")
     with store.engine.begin() as connection:
         do_work(store, connection)
@@ -90,7 +142,7 @@ def test_completion_marker_commits_with_the_work(store, cache, work):
     assert cache.peek(KEY) == kept
 
 
-def test_a_late_holder_cannot_commit_its_work(store, cache, work):
+def test_late_holder_cannot_commit_its_work(store, cache, work):
     late = cache.begin(KEY, worker="one")
     store.age(31)
     cache.begin(KEY, worker="two")
@@ -100,7 +152,7 @@ def test_a_late_holder_cannot_commit_its_work(store, cache, work):
     assert work() == 0
 
 
-def test_while_the_transaction_is_open_the_key_is_in_progress(store, cache):
+def test_key_is_in_progress_while_its_transaction_is_open(store, cache):
     claim = cache.begin(KEY, worker="one")
     other = store.cache(timeout=0.1)
     with store.engine.begin() as connection:
@@ -119,7 +171,7 @@ def test_connection_of_another_kind_is_rejected(sqlite, connection):
     assert cache.holds(claim)
 
 
-def test_a_template_completes_an_attempt_in_a_transaction(store, work):
+def test_template_completes_an_attempt_in_a_transaction(store, work):
     template = templates(store)
 
     def handle(context):
@@ -135,7 +187,7 @@ def test_a_template_completes_an_attempt_in_a_transaction(store, work):
     assert work() == 1
 
 
-async def test_an_asynchronous_template_completes_one_too(store, work):
+async def test_asynchronous_template_completes_an_attempt_in_a_transaction(store, work):
     cache = store.async_cache()
     template = RetryTemplate(cache=cache, name="work")
 
@@ -155,7 +207,7 @@ async def test_an_asynchronous_template_completes_one_too(store, work):
     assert work() == 1
 
 
-def test_what_fails_after_the_commit_leaves_itself(store, work):
+def test_failure_after_the_commit_is_raised_unchanged(store, work):
     template = templates(store)
 
     def handle(context):
@@ -187,7 +239,7 @@ def test_rolled_back_transaction_leaves_failed_attempt_and_free_key(store, work)
     assert work() == 0
 
 
-def test_a_signal_that_rolls_the_transaction_back_leaves_a_free_key(store, work):
+def test_signal_that_rolls_back_the_transaction_frees_the_key(store, work):
     template = templates(store)
 
     def handle(context):
@@ -216,7 +268,7 @@ def in_a_savepoint_that_rolls_back(engine, context):
 
 @pytest.mark.parametrize("ends", [without_commit, in_a_savepoint_that_rolls_back])
 @pytest.mark.parametrize("failures", [0, 1])
-def test_an_attempt_that_returns_after_a_rollback_of_its_end_is_a_misuse(store, ends, failures):
+def test_attempt_that_returns_after_a_rollback_of_its_end_is_misuse(store, ends, failures):
     template = templates(store)
     state = RetryState("m1", remember=60)
     for _ in range(failures):
@@ -244,7 +296,7 @@ async def test_asynchronous_rollback_is_noted(store):
     await engine.dispose()
 
 
-def test_the_end_of_an_attempt_may_be_tried_in_another_transaction(store):
+def test_attempt_can_end_in_another_transaction_after_a_rollback(store):
     template = templates(store)
 
     def handle(context):
@@ -260,7 +312,7 @@ def test_the_end_of_an_attempt_may_be_tried_in_another_transaction(store):
 
 
 @pytest.mark.parametrize("remember", [None, 60])
-def test_a_rollback_after_the_commit_undoes_no_end(store, remember):
+def test_rollback_after_the_commit_does_not_undo_the_end(store, remember):
     template = templates(store)
 
     def handle(context):
@@ -295,7 +347,7 @@ def test_exit_after_a_rolled_back_end_leaves_the_key_unchanged(store, work, kind
     assert work() == 0
 
 
-def test_what_fails_after_the_commit_is_said_to_come_after_it(store, cache):
+def test_failure_after_the_commit_names_the_completed_attempt(store, cache):
     claim = cache.begin(KEY, worker="one")
     with store.engine.begin() as connection:
         cache.succeed(claim, connection=connection)
@@ -325,6 +377,10 @@ async def test_asynchronous_cache_ends_attempt_in_asynchronous_transaction(store
                     raise Deliberate
             assert await cache.holds(claim)
             async with engine.begin() as connection:
+                await cache.fail(claim, failing(claim), connection=connection)
+            claim = await cache.begin(KEY, worker="one")
+            assert claim.record.failures == 1
+            async with engine.begin() as connection:
                 await cache.succeed(claim, connection=connection)
             assert store.row(KEY) is None
         finally:
@@ -338,16 +394,18 @@ async def test_asynchronous_cache_rejects_a_blocking_connection(sqlite):
             await cache.succeed(claim, connection=connection)
 
 
-def test_in_valkey_no_attempt_ends_in_a_transaction(valkey):
+def test_completion_with_a_connection_is_rejected_in_valkey(valkey):
     cache = valkey.cache()
     claim = cache.begin(KEY, worker="one")
     with pytest.raises(MisuseError, match=r"RedisRetryContextCache has no database .* a SQL cache"):
         cache.succeed(claim, connection=valkey.client.pipeline())
+    with pytest.raises(MisuseError, match=r"RedisRetryContextCache has no database"):
+        cache.fail(claim, failing(claim), connection=valkey.client.pipeline())
     assert cache.holds(claim)
     assert cache._renewer._leases.has(claim)
 
 
-async def test_in_valkey_no_attempt_ends_in_an_asynchronous_transaction(valkey):
+async def test_asynchronous_completion_with_a_connection_is_rejected_in_valkey(valkey):
     async with valkey.async_cache() as cache:
         claim = await cache.begin(KEY, worker="one")
         with pytest.raises(MisuseError, match="AsyncRedisRetryContextCache has no database"):

@@ -1,4 +1,4 @@
-"""A store that cannot be reached, or holds what cannot be read."""
+"""A store that is unreachable, or holds an unreadable record."""
 
 import asyncio
 import pickle
@@ -39,7 +39,7 @@ def test_unreachable_store_error_has_the_database_error_as_cause(nowhere):
         assert "secret" not in str(caught.value) + repr(cache)
 
 
-async def test_the_same_for_the_asynchronous_one(nowhere):
+async def test_asynchronous_step_names_the_unavailable_store(nowhere):
     async with awaited(nowhere) as cache:
         with pytest.raises(CacheUnavailableError) as caught:
             await cache.begin(KEY, worker="one")
@@ -51,10 +51,10 @@ async def driver_has_ended():
     """aiosqlite does not wait for the thread of a connection that failed; it needs the loop."""
     async with asyncio.timeout(20):
         while any("_connection_worker" in each.name for each in threading.enumerate()):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # an unknown thread cannot be joined
 
 
-def test_without_the_store_the_callback_is_not_called(nowhere):
+def test_callback_is_not_called_when_the_store_is_unavailable(nowhere):
     with blocking(nowhere) as cache:
         template = RetryTemplate(cache=cache, name="work")
         with pytest.raises(CacheUnavailableError):
@@ -70,7 +70,7 @@ def test_callback_runs_unguarded_without_the_store_if_configured(nowhere):
     assert listener.hooks == ["open", "on_store_error", "before_attempt", "on_success", "close"]
 
 
-async def test_the_same_for_an_asynchronous_callback(nowhere):
+async def test_asynchronous_callback_runs_unguarded_when_allowed(nowhere):
     async def handle(context):
         return "handled"
 
@@ -80,7 +80,7 @@ async def test_the_same_for_an_asynchronous_callback(nowhere):
     await driver_has_ended()
 
 
-def test_a_store_that_breaks_while_the_callback_runs_costs_no_value(store):
+def test_store_that_fails_during_the_callback_keeps_its_value(store):
     listener, cache = Recorder(), store.cache()
     template = RetryTemplate(cache=cache, name="work", listeners=[listener])
     key = template.scoped_key("m1")
@@ -94,7 +94,7 @@ def test_a_store_that_breaks_while_the_callback_runs_costs_no_value(store):
     assert listener.hooks[-2:] == ["on_store_error", "close"]
 
 
-def test_a_store_that_breaks_while_the_callback_runs_costs_no_failure(store):
+def test_store_that_fails_during_the_callback_keeps_its_failure(store):
     listener, cache = Recorder(), store.cache()
     template = RetryTemplate(cache=cache, name="work", listeners=[listener])
     key = template.scoped_key("m1")
@@ -112,15 +112,15 @@ def test_a_store_that_breaks_while_the_callback_runs_costs_no_failure(store):
 
 
 @pytest.mark.parametrize(
-    ("cause", "said"),
+    ("cause", "message"),
     [(OSError(), "OSError"), (ValueError("no\x1b[2J\nsuch"), "ValueError: no\\x1b[2J")],
 )
-def test_error_of_a_database_is_named_in_one_line(cause, said):
+def test_error_of_a_database_is_named_in_one_line(cause, message):
     error = unavailable(DBAPIError("SELECT 1", None, cause), "begin of 'k'")
-    assert str(error) == f"begin of 'k' failed in the store of the context cache: {said}"
+    assert str(error) == f"begin of 'k' failed in the store of the context cache: {message}"
 
 
-def test_tables_that_are_gone_are_an_error(database):
+def test_deleted_tables_are_an_error(database):
     cache = database.cache()
     cache.peek(KEY)
     database.spoil(KEY)
@@ -138,7 +138,7 @@ def test_key_of_another_application_is_an_error(valkey, step):
 
 
 @pytest.mark.parametrize("kept", ["", "[", "{}", '{"format": 99}', "[" * 100_000])
-def test_a_record_that_cannot_be_read_is_named(made, store, kept):
+def test_unreadable_record_is_named(made, store, kept):
     cache = made()
     claim = cache.begin(KEY, worker="one")
     cache.fail(claim, failing(claim))
@@ -156,7 +156,7 @@ def test_errors_do_not_show_stored_values(store, cache):
     assert "4242" not in str(caught.value) + str(caught.value.__cause__)
 
 
-def test_the_error_can_be_sent_to_another_process(store, cache):
+def test_cache_unavailable_error_can_be_pickled(store, cache):
     cache.peek(KEY)
     store.spoil(KEY)
     with pytest.raises(CacheUnavailableError) as caught:
@@ -165,7 +165,7 @@ def test_the_error_can_be_sent_to_another_process(store, cache):
     assert str(again) == str(caught.value)
 
 
-def test_a_claim_whose_last_write_failed_is_renewed_no_more(store, cache):
+def test_claim_whose_last_write_failed_is_not_renewed(store, cache):
     claim = cache.begin(KEY, worker="one")
     store.spoil(KEY)
     with pytest.raises(CacheUnavailableError):

@@ -1,4 +1,4 @@
-"""What goes over the wire to a server: how often, and what becomes of a step when it is cut."""
+"""Requests to a server: their number, and the result of a step whose connection is cut."""
 
 import asyncio
 import signal
@@ -42,7 +42,7 @@ def proxy(store):
 
 @pytest.fixture(params=["blocking", "awaited"])
 def made_on(request):
-    """How to make a cache on a URL; used alike."""
+    """A factory of caches for a URL, synchronous or asynchronous."""
     caches = []
 
     def make(url, **settings):
@@ -58,7 +58,7 @@ def made_on(request):
 
 @pytest.fixture
 def cache(store, proxy, made_on):
-    """One on the other side of the proxy, which has connected and taken every step before."""
+    """A cache behind the proxy that has connected and run every step once."""
     server = urlsplit(store.url)
     user, at, _ = server.netloc.rpartition("@")
     url = server._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}").geturl()
@@ -84,7 +84,7 @@ def every_step(cache):
 
 
 def executed(cache, callback, state):
-    """How an execution on this cache ends, blocking or awaited."""
+    """The outcome of an execution on this cache, synchronous or asynchronous."""
     of = cache.cache if isinstance(cache, Awaited) else cache
     template = RetryTemplate(MaxAttemptsRetryPolicy(3), cache=of, name="w")
     bound = template.bind(state=state, recovery=lambda context: "recovered")
@@ -94,26 +94,26 @@ def executed(cache, callback, state):
 
 
 @pytest.mark.parametrize("remember", [None, 60])
-def test_a_success_takes_two_round_trips(cache, proxy, remember):
+def test_success_takes_two_round_trips(cache, proxy, remember):
     before = proxy.requests
     assert executed(cache, lambda: 1, RetryState("m1", remember=remember)).value == 1
     assert proxy.requests - before == 2
 
 
-def test_a_failure_takes_three(cache, proxy):
+def test_failure_takes_three_round_trips(cache, proxy):
     before = proxy.requests
     assert not executed(cache, lambda: 1 / 0, RetryState("m1")).ok
     assert proxy.requests - before == 3
 
 
 @pytest.mark.parametrize("step", ["peek", "forget", "keys"])
-def test_what_asks_for_little_takes_one(cache, proxy, step):
+def test_single_step_takes_one_round_trip(cache, proxy, step):
     before = proxy.requests
     getattr(cache, step)(*() if step == "keys" else (KEY,))
     assert proxy.requests - before == 1
 
 
-def test_a_script_that_the_server_has_forgotten_is_sent_again_once(valkey):
+def test_script_lost_by_the_server_is_sent_again_once(valkey):
     with Proxy(urlsplit(valkey.url).port) as proxy:
         cache = blocking(f"redis://127.0.0.1:{proxy.port}", prefix=valkey.prefix)
         every_step(cache)
@@ -131,7 +131,7 @@ CUTS = pytest.mark.parametrize("when", ["before", "after"])
 
 
 @CUTS
-def test_a_claim_is_taken_once_although_the_connection_was_cut(cache, proxy, store, when):
+def test_claim_is_taken_once_when_the_connection_is_cut(cache, proxy, store, when):
     failed = cache.begin(KEY, worker="one")
     cache.fail(failed, failing(failed))
     proxy.cut(when, ABOUT_IT)
@@ -161,8 +161,8 @@ def steps(*names):
 
 @CUTS
 @steps(*STEPS)
-def test_a_step_ends_as_it_would_without_the_cut(cache, proxy, store, step, when):
-    """... but for the end of an attempt on SQL, which is not asked for again."""
+def test_step_ends_the_same_when_the_connection_is_cut(cache, proxy, store, step, when):
+    """Except the end of an attempt on SQL, which is not repeated."""
     STEPS[step](cache, cache.begin(KEY, worker="one"))
     expected = what_is_kept(store)
     cache.forget(KEY)
@@ -180,7 +180,7 @@ def test_a_step_ends_as_it_would_without_the_cut(cache, proxy, store, step, when
 
 
 def what_is_kept(store):
-    """All but times and other numbers that differ from one time to the next."""
+    """The stored state without times and other varying numbers."""
     row = store.row(KEY)
     return row and {name: row[name] for name in ("phase", "worker", "lost")} | {
         "failures": row["record"] and '"failures":1' in row["record"],
@@ -200,7 +200,7 @@ def test_late_holder_gets_lease_lost_error_after_a_cut(cache, proxy, store, step
 
 
 @CUTS
-def test_what_only_looks_is_asked_again(cache, proxy, when):
+def test_read_only_step_is_repeated_after_a_cut(cache, proxy, when):
     claim = cache.begin(KEY, worker="one")
     proxy.cut(when, ABOUT_IT)
     assert cache.holds(claim)
@@ -213,7 +213,7 @@ def test_what_only_looks_is_asked_again(cache, proxy, when):
 
 
 @CUTS
-def test_to_forget_is_not_asked_twice(cache, proxy, store, when):
+def test_forget_is_not_repeated_after_a_cut(cache, proxy, store, when):
     claim = cache.begin(KEY, worker="one")
     cache.fail(claim, failing(claim))
     proxy.cut(when, ABOUT_IT)
@@ -223,7 +223,7 @@ def test_to_forget_is_not_asked_twice(cache, proxy, store, when):
 
 
 @CUTS
-def test_a_shared_record_is_not_written_twice(cache, proxy, when):
+def test_swap_is_not_repeated_after_a_cut(cache, proxy, when):
     cache.swap(KEY, Record(version=1), 0)
     proxy.cut(when, ABOUT_IT)
     with pytest.raises(CacheUnavailableError, match=f"swap of '{KEY}' failed in the store"):
@@ -234,9 +234,7 @@ def test_a_shared_record_is_not_written_twice(cache, proxy, when):
 @CUTS
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("words", [(), (A_RECORD,)], ids=["begin", "fail"])
-def test_an_execution_counts_each_attempt_once_wherever_it_is_cut(
-    cache, proxy, store, words, turn, when
-):
+def test_execution_counts_each_attempt_once_at_any_cut(cache, proxy, store, words, turn, when):
     state = RetryState("m1")
     calls = []
 
@@ -255,7 +253,7 @@ def test_an_execution_counts_each_attempt_once_wherever_it_is_cut(
     assert store.row("w/s:m1") is None
 
 
-def test_two_cuts_in_a_row_are_an_error(cache, proxy):
+def test_two_consecutive_cuts_raise_an_error(cache, proxy):
     for _ in range(2):
         proxy.cut("before", ABOUT_IT)
     with pytest.raises(CacheUnavailableError, match=f"begin of '{KEY}' failed in the store"):
@@ -265,7 +263,7 @@ def test_two_cuts_in_a_row_are_an_error(cache, proxy):
 
 
 @pytest.mark.parametrize("step", ["forget", "peek"])
-def test_connections_that_are_cut_while_they_rest_are_replaced(valkey, step):
+def test_idle_connections_that_are_cut_are_replaced(valkey, step):
     """A command sent once uses a tested connection; one that may be repeated needs no third."""
     cache = valkey.cache()
     taken = [cache._store.pool.get_connection() for _ in range(3)]
@@ -279,7 +277,7 @@ def with_one_connection(url):
     return f"{url}{'&' if '?' in url else '?'}max_connections=1"
 
 
-def test_there_are_no_more_connections_than_the_url_allows(valkey):
+def test_connections_are_limited_by_the_url(valkey):
     url = with_one_connection(valkey.url)
     with blocking(url, prefix=valkey.prefix, timeout=0.3) as cache:
         turn = cache._store._permits.get()
@@ -290,7 +288,7 @@ def test_there_are_no_more_connections_than_the_url_allows(valkey):
         assert cache.peek(KEY) is None
 
 
-async def test_there_are_no_more_connections_than_the_url_allows_for_tasks(valkey):
+async def test_connections_of_tasks_are_limited_by_the_url(valkey):
     url = with_one_connection(valkey.url)
     async with awaited(url, prefix=valkey.prefix, timeout=0.3) as cache:
         async with cache._store._permits:
@@ -310,16 +308,16 @@ def test_tasks_share_one_connection_in_successive_event_loops(valkey):
         assert asyncio.run(peek()) == [None] * 3
 
 
-def test_a_call_that_the_server_hears_a_second_time_is_the_same_call(valkey):
+def test_repeated_command_is_recognised_by_the_server(valkey):
     """A repeated command is recognised."""
     cache = valkey.cache()
     every_step(cache)
-    order = next(cache._steps.begin(KEY, "one", None, False))
+    order = next(cache._steps.begin(KEY, "one", None, False, None))
     answers = {cache._store.ask(order, "begin") for _ in range(2)}
     assert len(answers) == 1
 
 
-def test_the_calls_of_a_child_process_are_not_taken_for_its_parent_s(valkey):
+def test_calls_of_a_forked_child_have_other_tokens(valkey):
     cache = valkey.cache()
     tokens = {cache._steps._token()}
     cache._forked()
@@ -337,7 +335,7 @@ def server(valkey_binary, tmp_path):
 
 @pytest.fixture
 def on(server, made_on):
-    """How to make a cache on a server that can be killed."""
+    """A factory of caches on a server that the test may kill."""
     return partial(made_on, server.url)
 
 
@@ -354,7 +352,7 @@ def test_answers_of_a_killed_server_are_durable_after_restart(on, server):
     assert cache.begin(KEY, worker="two").record.failures == 1
 
 
-def test_a_server_that_is_restarted_in_the_middle_of_an_attempt_loses_none(on, server):
+def test_server_restart_during_an_attempt_loses_no_attempt(on, server):
     cache = on()
     calls = []
 
@@ -371,7 +369,7 @@ def test_a_server_that_is_restarted_in_the_middle_of_an_attempt_loses_none(on, s
     assert executed(cache, work, RetryState("m1")).value == "recovered"
 
 
-def test_a_server_that_is_gone_is_an_error_until_it_is_back(on, server):
+def test_stopped_server_is_an_error_until_it_is_started(on, server):
     cache = on()
     cache.peek(KEY)
     server.kill()
@@ -382,7 +380,7 @@ def test_a_server_that_is_gone_is_an_error_until_it_is_back(on, server):
     assert cache.begin(KEY, worker="one").record is None
 
 
-def test_a_server_that_does_not_answer_is_an_error_and_not_asked_twice(on, server):
+def test_server_that_hangs_is_an_error_without_a_second_try(on, server):
     """The server runs the command when it continues: the key is held by a cancelled task."""
     cache = on(timeout=0.05)
     cache.begin("other", worker="one")
@@ -398,7 +396,7 @@ def test_a_server_that_does_not_answer_is_an_error_and_not_asked_twice(on, serve
         on().begin(KEY, worker="two")
 
 
-async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
+async def test_cancelled_step_leaves_no_response_for_the_next_step(server):
     async with awaited(server.url) as cache:
         await cache.begin("other", worker="one")
         server.process.send_signal(signal.SIGSTOP)
@@ -446,7 +444,7 @@ def test_replica_without_new_primary_is_a_store_error(server, on):
 
 
 def fill_pool(cache, number):
-    """Open that many connections, and leave them ready."""
+    """Open this many connections and return them to the pool."""
     if isinstance(cache, Awaited):
 
         async def take():

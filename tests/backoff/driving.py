@@ -1,4 +1,4 @@
-"""A backoff asked for one delay after the other, its state through JSON at every step."""
+"""Run a backoff delay by delay, with its state converted to JSON at every step."""
 
 from __future__ import annotations
 

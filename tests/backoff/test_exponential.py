@@ -118,15 +118,15 @@ def test_delay_is_never_negative_or_above_the_cap(initial, multiplier, cap, jitt
 @pytest.mark.statement("S0-42")
 @given(st.floats(1e-3, 1e6), st.floats(1.1, 1e3), st.floats(1e-3, 1e6), st.sampled_from(JITTERS))
 def test_delays_at_the_cap_still_differ(initial, multiplier, cap, jitter):
-    """As many different delays as draws, long after the steps have passed the cap."""
+    """There are as many different delays as draws, long after the cap is reached."""
     backoff = ExponentialBackoff(initial, multiplier, cap, jitter)
     state = backoff.start()
     for _ in range(250):
         _, state = backoff.next(state, ValueError(), ScriptedRandom([0.9]))
     drawn = [number / 64 for number in range(64)]
-    told = {backoff.next(state, ValueError(), ScriptedRandom([each]))[0] for each in drawn}
-    assert len(told) == len(drawn)
-    assert max(told) <= cap
+    drawn_delays = {backoff.next(state, ValueError(), ScriptedRandom([each]))[0] for each in drawn}
+    assert len(drawn_delays) == len(drawn)
+    assert max(drawn_delays) <= cap
 
 
 @given(st.floats(1e-3, 1e3), factors, st.floats(1e-3, 1e6), draws)
@@ -142,8 +142,8 @@ def test_each_jitter_stays_in_its_range(initial, multiplier, cap, drawn):
         high = min(step * multiplier, cap)
         assert high / multiplier * (1 - 1e-9) <= delay <= high
     if initial < cap:
-        told = [initial, *jittered("decorrelated")]
-        assert all(initial <= new <= min(cap, 3 * old) for old, new in pairwise(told))
+        drawn_delays = [initial, *jittered("decorrelated")]
+        assert all(initial <= new <= min(cap, 3 * old) for old, new in pairwise(drawn_delays))
 
 
 @pytest.mark.statement("S0-41")

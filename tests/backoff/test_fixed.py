@@ -65,7 +65,7 @@ def test_delay_callable_may_be_a_method_or_return_a_timedelta():
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), timedelta(seconds=-1), 10**400])
-@pytest.mark.parametrize("how", ["number", "read once", "asked"])
+@pytest.mark.parametrize("how", ["number", "read once", "per failure"])
 @pytest.mark.statement("S0-66")
 def test_delay_out_of_range_is_rejected_from_every_source(value, how):
     with pytest.raises(ValueError, match=r"delay must be a number of seconds .* >= 0 and finite"):
@@ -97,7 +97,7 @@ def test_coroutine_function_is_rejected():
     async def later(failures, error):
         return 1
 
-    with pytest.raises(TypeError, match="delay must be a plain function, got coroutine"):
+    with pytest.raises(TypeError, match="delay must be a plain function, got the coroutine"):
         FixedBackoff(later)
 
 

@@ -38,7 +38,7 @@ def failed(value, **headers):
 
 
 class At(VirtualClock):
-    """A clock that stands still at a date."""
+    """A clock that is constant at one date."""
 
     def time(self):
         return NOW_SECONDS
@@ -64,7 +64,7 @@ def test_seconds_are_read(value, seconds):
 
 
 class RpcError(Exception):
-    """As gRPC's: a status, and what the server has sent with it."""
+    """Like gRPC's: a status and trailing metadata."""
 
     def __init__(self, *trailing):
         self.trailing = trailing
@@ -178,7 +178,7 @@ def test_headers_may_be_a_plain_dictionary(name):
 @given(st.text(max_size=40))
 def test_arbitrary_header_value_raises_nothing(value):
     class Odd(Exception):
-        headers = {"retry-after": value}  # noqa: RUF012 - it is read only
+        headers = {"retry-after": value}  # noqa: RUF012  # it is read only
 
     assert 0 <= waited(Odd()) < float("inf")
 
@@ -205,7 +205,7 @@ def test_delay_above_limit_ends_attempts_with_a_note(limit):
 @pytest.mark.parametrize("value", ["99", "soon"])
 def test_frozen_exception_is_accepted(value):
     class Frozen(Exception):
-        headers = {"Retry-After": value}  # noqa: RUF012 - it is read only
+        headers = {"Retry-After": value}  # noqa: RUF012  # it is read only
 
         def __setattr__(self, name, value):
             raise AttributeError(name)
@@ -219,19 +219,19 @@ def test_delay_without_a_limit_is_waited():
 
 def test_delay_is_at_least_requested_and_longer_by_jitter():
     backoff = RetryAfterBackoff(NoBackoff())
-    told = [delays(backoff, 1, Random(seed), failed("10"))[0] for seed in range(200)]
-    assert len(set(told)) == 200
-    assert all(10 <= each <= 11 for each in told)
+    waits = [delays(backoff, 1, Random(seed), failed("10"))[0] for seed in range(200)]
+    assert len(set(waits)) == 200
+    assert all(10 <= each <= 11 for each in waits)
     assert waited(failed("10"), jitter=0.5, clock=At()) == 10 + 5 * Random(0).random()
 
 
 def test_fallback_state_changes_only_when_the_fallback_applies():
     backoff = RetryAfterBackoff(ExponentialBackoff(1, 2, 8), jitter=0)
-    state, told = backoff.start(), []
+    state, waits = backoff.start(), []
     for failure in (OSError(), failed("50"), OSError(), failed(None), failed("60")):
         delay, state = backoff.next(state, failure, ScriptedRandom([]))
-        told.append(delay)
-    assert told == [1, 50, 2, 4, 60]
+        waits.append(delay)
+    assert waits == [1, 50, 2, 4, 60]
 
 
 def test_fallback_that_gives_up_ends_the_attempts():
@@ -419,7 +419,7 @@ def test_delay_with_jitter_stays_finite():
 @pytest.mark.parametrize("value", ["99", "soon"])
 def test_exception_that_accepts_no_note_is_accepted(value):
     class Sealed(Exception):
-        headers = {"Retry-After": value}  # noqa: RUF012 - it is read only
+        headers = {"Retry-After": value}  # noqa: RUF012  # it is read only
 
         @property
         def __notes__(self):

@@ -1,4 +1,4 @@
-"""``Retry-After`` and the HTTP status as the real libraries hand them over, from a real server."""
+"""``Retry-After`` and the HTTP status as real clients pass them on, from a real server."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Unavailable(BaseHTTPRequestHandler):
     """Answers with the status of the path, and the headers of the query."""
 
     def do_GET(self):
-        asked = urlsplit(self.path)
-        self.send_response_only(int(asked.path.strip("/")))
-        for name, values in parse_qs(asked.query, keep_blank_values=True).items():
+        url = urlsplit(self.path)
+        self.send_response_only(int(url.path.strip("/")))
+        for name, values in parse_qs(url.query, keep_blank_values=True).items():
             self.send_header(name, values[0])
         self.send_header("Content-Length", "0")
         self.send_header("Connection", "close")
@@ -89,7 +89,7 @@ def client(request):
 
 @pytest.fixture
 def failure(client, server):
-    """Makes a request that fails; gives the exception that the client raised."""
+    """Sends a request that fails; returns the exception of the client."""
     call, kind, _ = client
     raised = []
 

@@ -1,18 +1,14 @@
-"""Worlds to run steps in."""
-
-from itertools import count
+"""Fixtures: a database in which steps run."""
 
 import pytest
 
 from tests.support.process_pool import nursery
-from tests.support.step_fixture import World
-
-_worlds = count(1)
+from tests.support.step_fixture import empty_world
 
 
 @pytest.fixture(scope="module")
 def forked():
-    """Makes processes that may die."""
+    """Starts processes that may crash."""
     with nursery() as made:
         yield made
 
@@ -27,38 +23,26 @@ def place_of_mills(request, tmp_path_factory):
     return url, str(folder)
 
 
-def a_world(kind, request):
-    if kind == "sqlite":
-        folder = request.getfixturevalue("tmp_path_factory").mktemp("batch")
-        url = f"sqlite:///{folder}/jobs.db"
-    else:
-        url = request.getfixturevalue("postgres_url")
-    return World(url, f"b{next(_worlds)}")
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def world(request):
     """A world on each kind of database."""
-    made = a_world(request.param, request)
-    yield made
-    made.close()
+    with empty_world(request.param, request) as made:
+        yield made
 
 
 @pytest.fixture
 def sqlite(request):
     """A world on SQLite, for behaviour that does not depend on the database."""
-    made = a_world("sqlite", request)
-    yield made
-    made.close()
+    with empty_world("sqlite", request) as made:
+        yield made
 
 
 @pytest.fixture
 def postgresql(request):
-    made = a_world("postgresql", request)
-    yield made
-    made.close()
+    with empty_world("postgresql", request) as made:
+        yield made
 
 
 @pytest.fixture(params=["sync", "async"])
-def way(request):
+def mode(request):
     return request.param

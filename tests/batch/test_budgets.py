@@ -1,4 +1,4 @@
-"""How many items may be given up: at once, and over restarts."""
+"""Skip limits: concurrent failures, and restarts of the run."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ class Bad(Exception):
     """What every item raises."""
 
 
-def together(way):
+def together(mode):
     """A processor whose first sixteen calls all fail at the same moment."""
     calls = count(1)
     barrier, meeting = threading.Barrier(AT_ONCE), asyncio.Barrier(AT_ONCE)
@@ -35,7 +35,7 @@ def together(way):
             await meeting.wait()
         raise Bad(item)
 
-    return fails if way == "sync" else fails_too
+    return fails if mode == "sync" else fails_too
 
 
 def settings(limit=None, **rate):
@@ -46,9 +46,9 @@ def settings(limit=None, **rate):
     }
 
 
-def test_of_sixteen_failures_at_once_as_many_are_given_up_as_may_be(world, way):
-    step = world.step(ITEMS, processor=together(way), concurrency=AT_ONCE, **settings(5))
-    report = run(step, way)
+def test_skip_limit_holds_for_sixteen_concurrent_failures(world, mode):
+    step = world.step(ITEMS, processor=together(mode), concurrency=AT_ONCE, **settings(5))
+    report = run(step, mode)
     assert (report.status, report.dead_lettered, report.skipped) == ("failed", 5, 5)
     assert isinstance(report.exception, SkipLimitExceededError)
     assert isinstance(report.exception.__cause__, Bad)
@@ -56,14 +56,14 @@ def test_of_sixteen_failures_at_once_as_many_are_given_up_as_may_be(world, way):
     assert accounted(report)
 
 
-def test_the_limit_is_that_of_the_run_however_often_it_is_started_again(world, way):
+def test_skip_limit_holds_over_restarts_of_the_run(world, mode):
     for _ in range(6):
-        step = world.step(ITEMS, processor=together(way), concurrency=AT_ONCE, **settings(5))
-        report = run(step, way)
+        step = world.step(ITEMS, processor=together(mode), concurrency=AT_ONCE, **settings(5))
+        report = run(step, mode)
         assert (report.status, report.dead_lettered) == ("failed", 5)
         assert accounted(report)
     assert world.letters() == [1, 2, 3, 4, 5]
-    report = run(world.step(ITEMS, **settings(5)), way)  # it is mended
+    report = run(world.step(ITEMS, **settings(5)), mode)  # it is mended
     assert (report.status, report.written, report.dead_lettered) == ("completed", 27, 5)
     assert world.rows() == list(range(6, 33))
 
@@ -73,43 +73,43 @@ def always(item, _):
 
 
 @pytest.mark.parametrize("fault_search", ["bisect", "linear", "chunk"])
-def test_the_limit_holds_for_failures_of_the_writer_too(world, way, fault_search):
+def test_skip_limit_holds_for_failures_of_the_writer(world, mode, fault_search):
     for _ in range(3):
         step = world.step(ITEMS, write=always, fault_search=fault_search, **settings(5))
-        report = run(step, way)
+        report = run(step, mode)
         assert (report.status, report.dead_lettered) == ("failed", 5)
         assert accounted(report)
     assert world.letters() == [1, 2, 3, 4, 5]
 
 
-def test_a_new_run_has_its_own_limit(sqlite):
+def test_new_run_has_its_own_skip_limit(sqlite):
     step = sqlite.step(ITEMS, write=always, **settings(5))
     assert step.run().dead_lettered == step.run(on_existing="restart").dead_lettered == 5
     assert sqlite.letters() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
-def test_skip_rate_limits_the_skipped_items(world, way):
+def test_skip_rate_limits_the_skipped_items(world, mode):
     for _ in range(3):
         step = world.step(range(1, 101), write=always, **settings(rate=0.125))
-        report = run(step, way)
+        report = run(step, mode)
         assert (report.status, report.read, report.dead_lettered) == ("failed", 32, 4)
     assert world.letters() == [1, 2, 3, 4]
 
 
-def test_the_rate_counts_only_when_enough_was_read(world, way):
+def test_skip_rate_applies_after_enough_items_were_read(world, mode):
     step = world.step(range(1, 101), write=always, **settings(rate=0.125, after=40))
-    report = run(step, way)
+    report = run(step, mode)
     # All of the first chunk, when 32 were read; of 64 an eighth is given up already.
     assert (report.status, report.read, report.dead_lettered) == ("failed", 64, 32)
 
 
 @given(percent=st.integers(1, 99), hundreds=st.integers(1, 100))
-def test_a_rate_is_the_share_that_is_written_down(percent, hundreds):
-    """Also if a float times a number is rounded."""
+def test_skip_rate_is_exact_at_whole_percentages(percent, hundreds):
+    """Also when the product of a float and a number is rounded."""
     policy, whole = SkipPolicy(rate=percent / 100), percent * hundreds
     assert policy.has_room(skipped=whole - 1, read=100 * hundreds)
     assert not policy.has_room(skipped=whole, read=100 * hundreds)
 
 
-def test_of_nothing_that_was_read_there_is_no_share():
+def test_skip_rate_allows_no_skip_before_the_first_read():
     assert not SkipPolicy(rate=0.29).has_room(skipped=0, read=0)

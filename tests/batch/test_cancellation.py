@@ -1,6 +1,8 @@
 """A step in the database ends before a cancellation, or a signal, is raised."""
 
 import asyncio
+import os
+import signal
 import threading
 from itertools import count
 
@@ -13,12 +15,11 @@ from retrytemplate._internal.threads import Threads
 from retrytemplate._storage import sql_engine as engines
 from retrytemplate._storage.cancellation import run_to_completion, run_uninterrupted
 from retrytemplate.batch import ForwardReader, JobRepository, JobRepositoryError, Runs, SkipPolicy
+from retrytemplate.batch.journal import runs
 from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 from tests.support.signal_injection import InterruptsOnly
-
-EVER = 3600
 
 
 async def cancelled(work, times=3):
@@ -32,7 +33,7 @@ async def cancelled(work, times=3):
     return task
 
 
-async def test_a_step_on_the_database_is_waited_for_however_often_it_is_cancelled():
+async def test_step_on_the_database_finishes_despite_repeated_cancellation():
     go_on, ended = asyncio.Event(), []
 
     async def step():
@@ -52,7 +53,7 @@ async def test_cut_step_is_cancelled_once_and_awaited():
 
     async def step():
         try:
-            await asyncio.sleep(EVER)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await go_on.wait()
             seen.append(asyncio.current_task().cancelling())
@@ -69,7 +70,7 @@ async def test_cut_step_is_cancelled_once_and_awaited():
 async def test_cancellation_is_raised_if_the_cut_step_ignores_it():
     async def step():
         try:
-            await asyncio.sleep(EVER)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             return "done"
 
@@ -77,7 +78,7 @@ async def test_cancellation_is_raised_if_the_cut_step_ignores_it():
         await (await cancelled(run_to_completion(step(), cut=True), times=1))
 
 
-async def test_what_a_step_gives_or_raises_comes_out():
+async def test_value_or_error_of_a_step_reaches_the_caller():
     async def gives():
         return 7
 
@@ -90,7 +91,7 @@ async def raises():
     raise Bad
 
 
-async def test_what_a_step_raises_while_it_is_cancelled_is_nobodys():
+async def test_error_of_a_cancelled_step_is_replaced_by_the_cancellation():
     go_on = asyncio.Event()
 
     async def step():
@@ -130,7 +131,7 @@ def test_last_step_ends_before_the_interrupt_of_the_wait_is_raised():
     assert ended == [1]
 
 
-def test_that_the_database_is_away_says_less_than_what_failed_before():
+def test_unavailable_database_does_not_replace_an_earlier_failure():
     def work():
         raise JobRepositoryError("away")
 
@@ -185,7 +186,7 @@ def step(world, jobs, **settings):
 
 
 @pytest.mark.parametrize("rollback", ["transaction", "savepoint"])
-def test_a_run_that_is_cancelled_at_each_statement_loses_nothing(world, shaken, rollback):
+def test_run_cancelled_at_each_statement_loses_nothing(world, shaken, rollback):
     def begin(jobs):
         return step(world, jobs, rollback=rollback).run_async()
 
@@ -201,7 +202,7 @@ def test_a_run_that_is_cancelled_at_each_statement_loses_nothing(world, shaken, 
     assert (world.rows(), world.letters()) == ([1, 3, 4, 5], [2])
 
 
-def test_a_replay_that_is_cancelled_at_each_statement_writes_once(world, shaken):
+def test_replay_cancelled_at_each_statement_writes_once(world, shaken):
     asyncio.run(step(world, world.jobs).run_async())
 
     def begin(jobs):
@@ -213,7 +214,7 @@ def test_a_replay_that_is_cancelled_at_each_statement_writes_once(world, shaken)
     assert world.rows() == [1, 2, 3, 4, 5]
 
 
-async def test_what_a_cancelled_run_has_read_ahead_is_not_lost(sqlite):
+async def test_items_read_ahead_by_a_cancelled_run_are_kept(sqlite):
     source = Source(1, 2, 3, 4, 5)
     resumed = sqlite.step(ForwardReader(source))
     task = asyncio.create_task(resumed.run_async())
@@ -228,7 +229,7 @@ async def test_what_a_cancelled_run_has_read_ahead_is_not_lost(sqlite):
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_run_that_is_interrupted_at_a_statement_is_let_go_of(world, times):
+def test_run_interrupted_at_a_statement_is_released(world, times):
     left = []
 
     def strike(*_):
@@ -258,3 +259,33 @@ def test_a_run_that_is_interrupted_at_a_statement_is_let_go_of(world, times):
         0,
     )
     assert (world.rows(), world.letters()) == ([1, 3, 4, 5], [2])
+
+
+def test_interrupted_run_ends_after_the_calls_in_progress(sqlite, monkeypatch):
+    interrupted, run_ended = threading.Event(), threading.Event()
+    late, end = [], runs.end
+
+    def interrupt(*_):
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    def process(item):
+        if item == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted.wait(10)
+        late.append(run_ended.wait(0.1))
+        return item
+
+    def ends(*arguments):
+        run_ended.set()
+        return end(*arguments)
+
+    monkeypatch.setattr(runs, "end", ends)
+    former = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sqlite.step(range(100), process=process, concurrency=2, chunk_size=100).run()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert True not in late
+    assert len(late) < 100  # no further item is begun

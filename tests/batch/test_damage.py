@@ -361,7 +361,7 @@ def test_run_with_a_damaged_marker_can_be_restarted(sequence):
 # Ranges of a checkpoint.
 
 
-def test_ranges_of_no_indexes_are_none():
+def test_no_indexes_have_no_ranges():
     assert ranges_of([]) == ()
 
 

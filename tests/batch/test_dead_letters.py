@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, event
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import DeadLetters, JobRepository, JobRepositoryError, SkipPolicy
+from tests.support.step_fixture import empty_world
 
 
 class Odd(Exception):
@@ -27,8 +28,7 @@ def fail(item):
     return item
 
 
-@pytest.fixture
-def letters(world):
+def letters_of(world):
     """Those of the items 1, 3, 5 of the step "copy", and of 7 in the writer of "other"."""
     skip = {"skip": SkipPolicy(on=Exception), "retry": SimpleRetryPolicy(2)}
     world.step(range(1, 7), process=fail, key=lambda item: f"k{item}", **skip).run()
@@ -36,12 +36,24 @@ def letters(world):
     return DeadLetters(world.jobs)
 
 
+@pytest.fixture
+def letters(world):
+    return letters_of(world)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def unchanged(request):
+    """The same letters, for tests that change none of them."""
+    with empty_world(request.param, request) as made:
+        yield letters_of(made)
+
+
 def numbers(letters):
     return [int(letter.payload) for letter in letters]
 
 
-def test_letter_has_the_state_of_its_item_when_given_up(letters):
-    letter = letters.find(letters.page()[0].id)
+def test_letter_has_the_state_of_its_item_when_given_up(unchanged):
+    letter = unchanged.find(unchanged.page()[0].id)
 
     assert (letter.step, letter.source, letter.number) == ("copy", "items", 1)
     assert (letter.key, letter.ordinal, letter.phase) == ("k1", 1, "process")
@@ -51,7 +63,7 @@ def test_letter_has_the_state_of_its_item_when_given_up(letters):
     assert (letter.state, letter.resolved, letter.audit, letter.problem) == ("open", None, (), None)
 
 
-def test_the_history_of_a_letter_is_one_of_attempt_records(letters):
+def test_history_of_a_letter_consists_of_attempt_records(letters):
     history = letters.page()[0].history
     assert [attempt.number for attempt in history] == [1, 2]
     assert history[0].type_name.endswith(".Odd")
@@ -77,9 +89,9 @@ def test_the_history_of_a_letter_is_one_of_attempt_records(letters):
         ({"phase": "process", "error": "Odd", "step": "copy"}, [1, 3]),
     ],
 )
-def test_filters_leave_the_letters_that_fit_all_of_them(letters, filters, found):
-    assert numbers(letters.page(**filters)) == found
-    assert letters.count(**filters) == len(found)
+def test_filters_leave_the_letters_that_fit_all_of_them(unchanged, filters, found):
+    assert numbers(unchanged.page(**filters)) == found
+    assert unchanged.count(**filters) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -96,57 +108,57 @@ def test_filters_leave_the_letters_that_fit_all_of_them(letters, filters, found)
         ({"after": 2**63}, "after must be an int of 64 bits, got 9223372036854775808"),
         ({"limit": 2**63}, "limit must be an int of 64 bits"),
         ({"run": 10**30}, "run must be an int of 64 bits or None"),
-        ({"step": "\ud800"}, r"step must be a text that a database can store, got '\\ud800'"),
+        ({"step": "\ud800"}, r"step must be a string that a database can store, got '\\ud800'"),
     ],
 )
-def test_unknown_filter_is_rejected_by_name(letters, filters, says):
+def test_unknown_filter_is_rejected_by_name(unchanged, filters, says):
     with pytest.raises((TypeError, ValueError), match=says):
-        letters.page(**filters)
+        unchanged.page(**filters)
 
 
 @pytest.mark.parametrize("filters", [{"error": "Bad\ud800\0"}, {"key": "Bad\ud800\0"}])
-def test_filter_values_are_escaped_like_stored_ones(letters, filters):
-    assert letters.page(**filters) == []
+def test_filter_values_are_escaped_like_stored_ones(unchanged, filters):
+    assert unchanged.page(**filters) == []
 
 
 @pytest.mark.parametrize(
     ("number", "error"),
     [("1", TypeError), (True, TypeError), (1.0, TypeError), (None, TypeError), (2**63, ValueError)],
 )
-def test_value_that_is_not_a_letter_number_is_rejected(letters, number, error):
+def test_value_that_is_not_a_letter_number_is_rejected(unchanged, number, error):
     with pytest.raises(error, match=r"letter_id must be an int( of 64 bits)?, got"):
-        letters.find(number)
+        unchanged.find(number)
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63 - 1])
-def test_missing_letter_is_not_found(letters, number):
-    assert letters.find(number) is None
-    assert letters.discard([number], by="ada", reason="x").unknown == (number,)
+def test_missing_letter_is_not_found(unchanged, number):
+    assert unchanged.find(number) is None
+    assert unchanged.discard([number], by="ada", reason="x").unknown == (number,)
 
 
-def test_a_number_that_no_row_can_have_is_not_discarded(letters):
+def test_id_over_64_bits_is_rejected(unchanged):
     with pytest.raises(ValueError, match="ids must be ints of 64 bits, got 9223372036854775808"):
-        letters.discard([1, 2**63], by="ada", reason="x")
+        unchanged.discard([1, 2**63], by="ada", reason="x")
 
 
-def test_an_export_goes_to_something_that_can_be_written_to(letters):
+def test_export_requires_a_writable_stream(unchanged):
     with pytest.raises(TypeError, match="stream must be an object with the methods write, got 'x'"):
-        letters.export("x")
+        unchanged.export("x")
 
 
-def test_pages_follow_each_other(letters):
-    first = letters.page(limit=3)
+def test_pages_follow_each_other(unchanged):
+    first = unchanged.page(limit=3)
     assert numbers(first) == [1, 3, 5]
-    assert numbers(letters.page(after=first[-1].id)) == [7]
-    assert letters.page(after=10**6) == []
+    assert numbers(unchanged.page(after=first[-1].id)) == [7]
+    assert unchanged.page(after=10**6) == []
 
 
-def test_all_of_them_are_read_a_page_at_a_time(letters, monkeypatch):
+def test_each_reads_all_letters_page_by_page(unchanged, monkeypatch):
     monkeypatch.setattr("retrytemplate.batch.dead_letters.PAGE", 2)
-    assert numbers(letters.each()) == [1, 3, 5, 7]
+    assert numbers(unchanged.each()) == [1, 3, 5, 7]
 
 
-def test_a_discarded_letter_says_who_decided_it_and_why(letters):
+def test_discarded_letter_records_person_and_reason(letters):
     target = letters.page()[1].id
     done = letters.discard([target], by="ada", reason="a duplicate")
     letter = letters.find(target)
@@ -158,7 +170,7 @@ def test_a_discarded_letter_says_who_decided_it_and_why(letters):
     assert letter.created <= letter.resolved == entry.at
 
 
-def test_a_letter_is_discarded_once(letters):
+def test_letter_is_discarded_once(letters):
     target = letters.page()[0].id
     letters.discard([target, target], by="ada", reason="first")
     again = letters.discard([target], by="bob", reason="second")
@@ -177,7 +189,7 @@ def test_discard_leaves_replayed_letters_and_names_missing_ones(letters, world):
     assert [entry.action for entry in letters.find(first.id).audit] == ["replayed"]
 
 
-def test_of_two_who_discard_a_letter_at_once_one_decides(letters, world):
+def test_one_of_two_concurrent_discards_takes_effect(letters, world):
     target = letters.page()[0].id
     start, became = threading.Barrier(4), []
 
@@ -229,26 +241,26 @@ def discard(jobs, by):
     return DeadLetters(jobs).discard([1], by=by, reason="x")
 
 
-def test_what_others_discard_meanwhile_is_theirs(sqlite, racing):
+def test_letter_discarded_meanwhile_keeps_the_first_decision(sqlite, racing):
     jobs = racing(lambda: discard(sqlite.jobs, "ada"))
     assert discard(jobs, "bob").before == (1,)
     assert decided(sqlite) == ("discarded", ["ada"])
 
 
-def test_what_others_replay_meanwhile_is_not_discarded(sqlite, racing):
+def test_letter_replayed_meanwhile_is_not_discarded(sqlite, racing):
     jobs = racing(lambda: sqlite.step().replay(by="kim"))
     assert discard(jobs, "bob").replayed == (1,)
     assert decided(sqlite) == ("replayed", ["kim"])
 
 
-def test_what_fails_again_meanwhile_is_discarded_and_its_audit_has_both(sqlite, racing):
+def test_letter_that_fails_again_is_discarded_with_both_audit_entries(sqlite, racing):
     jobs = racing(lambda: sqlite.step(process=fail).replay(by="kim"))
     assert discard(jobs, "bob").discarded == (1,)
     assert decided(sqlite) == ("discarded", ["kim", "bob"])
 
 
 @pytest.mark.parametrize("process", [fail, lambda item: None], ids=["fails again", "is filtered"])
-def test_what_others_discard_meanwhile_is_not_replayed(sqlite, racing, process):
+def test_letter_discarded_meanwhile_is_not_replayed(sqlite, racing, process):
     jobs = racing(lambda: discard(sqlite.jobs, "ada"))
     report = sqlite.step(process=process, repository=jobs).replay(by="kim")
     assert (report.replayed, report.failed, report.skipped) == ((), (), (1,))
@@ -256,20 +268,20 @@ def test_what_others_discard_meanwhile_is_not_replayed(sqlite, racing, process):
 
 
 @pytest.mark.parametrize("given", [{"by": " "}, {"reason": ""}, {"by": None}, {"reason": 3}])
-def test_who_and_why_must_be_said(letters, given):
+def test_discard_requires_person_and_reason(letters, given):
     with pytest.raises(ValueError, match=f"{next(iter(given))} must be a non-blank str"):
         letters.discard([1], **{"by": "ada", "reason": "x"} | given)
     assert letters.count(state="open") == 4
 
 
 @pytest.mark.parametrize("ids", ["12", b"\x01", [True], ["1"], [1.0], 1, None, {1: 2}, {1}])
-def test_discard_of_other_values_than_numbers_changes_nothing(letters, ids):
+def test_discard_of_other_values_than_numbers_changes_nothing(unchanged, ids):
     with pytest.raises(TypeError, match="ids must be a sequence of ints, got"):
-        letters.discard(ids, by="ada", reason="x")
-    assert letters.count(state="open") == 4
+        unchanged.discard(ids, by="ada", reason="x")
+    assert unchanged.count(state="open") == 4
 
 
-def test_an_export_has_a_letter_a_line_with_all_that_is_known(letters):
+def test_export_has_one_line_per_letter_with_all_fields(letters):
     stream = io.StringIO()
     assert letters.export(stream, step="copy") == 3
 
@@ -280,7 +292,7 @@ def test_an_export_has_a_letter_a_line_with_all_that_is_known(letters):
     assert lines[2]["error_message"] == "five"
 
 
-def test_a_letter_that_cannot_be_read_spoils_no_other_one(letters, world):
+def test_unreadable_letter_hides_no_other_letter(letters, world):
     broken, whole, *_ = letters.page()
     table = world.jobs.tables.letters
     for column, text in (("attempts", '[{"number": 1}]'), ("audit", "[{}]"), ("attempts", "[")):
@@ -293,7 +305,7 @@ def test_a_letter_that_cannot_be_read_spoils_no_other_one(letters, world):
         assert other == whole
 
 
-def test_a_database_without_tables_is_said_to_have_none_and_none_are_made(tmp_path):
+def test_database_without_tables_is_reported_and_unchanged(tmp_path):
     path = tmp_path / "jobs.db"
     path.touch()
     with JobRepository(f"sqlite:///{path}") as jobs:

@@ -28,18 +28,18 @@ class Awaited(Recorder):
         self.events.append(event)
 
 
-def test_items_and_transactions_have_events_in_order(sqlite, way):
-    heard = Recorder()
+def test_items_and_transactions_have_events_in_order(sqlite, mode):
+    recorder = Recorder()
     step = sqlite.step(
         [1, 2, 3],
         process=always(1),
         write=Flaky(3),
         retry=SimpleRetryPolicy(2),
-        listeners=[heard],
+        listeners=[recorder],
         **skipping(),
     )
-    run(step, way)
-    assert heard.brief() == [
+    run(step, mode)
+    assert recorder.brief() == [
         ("started",),
         ("read", 1, 2, 3),
         ("failed", 1),
@@ -53,8 +53,8 @@ def test_items_and_transactions_have_events_in_order(sqlite, way):
     ]
 
 
-def test_items_filtered_in_the_transaction_have_its_events(sqlite, way):
-    heard, seen = Recorder(), []
+def test_items_filtered_in_the_transaction_have_its_events(sqlite, mode):
+    recorder, seen = Recorder(), []
 
     def process(item, transaction):
         return None if item == 2 else item
@@ -68,12 +68,12 @@ def test_items_filtered_in_the_transaction_have_its_events(sqlite, way):
         retry=SimpleRetryPolicy(1),
         fault_search="linear",
         after_commit=seen.append,
-        listeners=[heard],
+        listeners=[recorder],
         **skipping(),
     )
-    report = run(step, way)
-    told = [(each.kind, *each.numbers) for each in heard.events if each.committed]
-    assert told == [
+    report = run(step, mode)
+    summary = [(each.kind, *each.numbers) for each in recorder.events if each.committed]
+    assert summary == [
         ("filtered", 2),
         ("written", 3),
         ("written", 4),
@@ -84,16 +84,18 @@ def test_items_filtered_in_the_transaction_have_its_events(sqlite, way):
     assert seen == [[3, 4]]
 
 
-def test_an_event_says_whether_its_transaction_stands(sqlite, way):
-    heard = Recorder()
+def test_event_reports_whether_its_transaction_committed(sqlite, mode):
+    recorder = Recorder()
     step = sqlite.step(
-        [1, 2], write=always(2), retry=SimpleRetryPolicy(1), listeners=[heard], **skipping()
+        [1, 2], write=always(2), retry=SimpleRetryPolicy(1), listeners=[recorder], **skipping()
     )
-    run(step, way)
-    told = [
-        (each.kind, each.transaction, each.committed) for each in heard.events if each.transaction
+    run(step, mode)
+    summary = [
+        (each.kind, each.transaction, each.committed)
+        for each in recorder.events
+        if each.transaction
     ]
-    assert told == [
+    assert summary == [
         ("rolled_back", 1, False),
         ("written", 2, True),
         ("rolled_back", 2, False),
@@ -103,25 +105,25 @@ def test_an_event_says_whether_its_transaction_stands(sqlite, way):
 
 def test_rolled_back_decision_has_no_final_event(sqlite):
     """The letter of item 1 is decided before the write fails, and reported once, when committed."""
-    heard = Recorder()
+    recorder = Recorder()
     step = sqlite.step(
         [1, 2, 3],
         process=always(1),
         write=always(3),
         retry=SimpleRetryPolicy(1),
-        listeners=[heard],
+        listeners=[recorder],
         **skipping(),
     )
     step.run()
-    final = [(each.kind, *each.numbers) for each in heard.events if each.committed]
+    final = [(each.kind, *each.numbers) for each in recorder.events if each.committed]
     assert sorted(final) == [("dead_lettered", 1), ("dead_lettered", 3), ("written", 2)]
 
 
-def test_the_end_of_a_failed_run_says_why(sqlite, way):
-    heard = Recorder()
-    step = sqlite.step([1], process=always(1), retry=SimpleRetryPolicy(1), listeners=[heard])
-    run(step, way)
-    last = heard.events[-1]
+def test_ended_event_of_a_failed_run_has_its_error(sqlite, mode):
+    recorder = Recorder()
+    step = sqlite.step([1], process=always(1), retry=SimpleRetryPolicy(1), listeners=[recorder])
+    run(step, mode)
+    last = recorder.events[-1]
     assert (last.kind, last.status, last.error.message) == ("ended", "failed", "item 1")
     assert last.as_json()["error"] == {
         "type": "tests.batch.test_scenarios.Bad",
@@ -129,10 +131,10 @@ def test_the_end_of_a_failed_run_says_why(sqlite, way):
     }
 
 
-def test_a_listener_may_be_awaited_under_asyncio(sqlite):
-    heard = Awaited()
-    run(sqlite.step([1], listeners=[heard]), "async")
-    assert heard.brief() == [
+def test_asynchronous_listener_is_awaited(sqlite):
+    recorder = Awaited()
+    run(sqlite.step([1], listeners=[recorder]), "async")
+    assert recorder.brief() == [
         ("started",),
         ("read", 1),
         ("processed", 1),
@@ -146,18 +148,18 @@ def test_async_listener_is_rejected_without_asyncio(sqlite):
         sqlite.step([1], listeners=[Awaited()]).run()
 
 
-def test_what_a_listener_raises_is_logged_and_changes_nothing(sqlite, way, caplog):
+def test_error_of_a_listener_is_logged_and_changes_nothing(sqlite, mode, caplog):
     class Breaks(StepListener):
         def on_event(self, event):
             raise Bad("no disk for the log")
 
     with caplog.at_level(logging.ERROR, "retrytemplate.batch"):
-        report = run(sqlite.step([1], listeners=[Breaks()]), way)
+        report = run(sqlite.step([1], listeners=[Breaks()]), mode)
     assert report.status == "completed"
     assert "no disk for the log" in caplog.text
 
 
-def test_hook_is_called_after_the_commit_with_written_items(sqlite, way):
+def test_hook_is_called_after_the_commit_with_written_items(sqlite, mode):
     seen = []
 
     def hook(items):
@@ -172,14 +174,14 @@ def test_hook_is_called_after_the_commit_with_written_items(sqlite, way):
         retry=SimpleRetryPolicy(2),
         skip=SkipPolicy(on=Bad),
     )
-    run(step, way)
+    run(step, mode)
     assert seen == [([1], [1]), ([3, 4], [1, 3, 4])]
 
 
-def test_what_the_hook_raises_is_logged_and_changes_nothing(sqlite, way, caplog):
+def test_error_of_the_commit_hook_is_logged_and_changes_nothing(sqlite, mode, caplog):
     def hook(items):
         raise Bad("no mail today")
 
-    report = run(sqlite.step([1], after_commit=hook), way)
+    report = run(sqlite.step([1], after_commit=hook), mode)
     assert (report.status, sqlite.rows()) == ("completed", [1])
     assert "no mail today" in caplog.text

@@ -1,4 +1,4 @@
-"""What a configuration does where items fail."""
+"""The explanation of a step's transactions when items fail."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from retrytemplate.batch import Scenario, SkipPolicy
 from tests.batch.test_scenarios import Bad
 
 
-def test_the_table_names_every_transaction(sqlite):
+def test_explain_names_every_transaction(sqlite):
     step = sqlite.step(chunk_size=2, retry=SimpleRetryPolicy(2), skip=SkipPolicy(on=Bad))
-    told = step.explain(
+    explanation = step.explain(
         Scenario(items=3, process={1: [Bad()]}, write={3: Bad()}, filtered=[2]),
     )
-    assert str(told).splitlines() == [
+    assert str(explanation).splitlines() == [
         "     process 1 fails (Bad), process 1, process 2 (filtered)",
         "tx1  write [1]; COMMIT",
         "     process 3",
@@ -23,16 +23,16 @@ def test_the_table_names_every_transaction(sqlite):
     ]
 
 
-def test_nothing_of_the_step_itself_is_run_or_written(sqlite):
+def test_explain_runs_and_writes_nothing_of_the_step(sqlite):
     step = sqlite.step([1, 2, 3])
     step.explain(Scenario(items=2))
     assert (sqlite.calls, sqlite.rows()) == ([], [])
 
 
-def test_a_processor_that_works_in_the_transaction_fails_in_it(sqlite):
+def test_explain_shows_a_processor_that_fails_in_the_transaction(sqlite):
     step = sqlite.step(pure=False, retry=SimpleRetryPolicy(1), skip=SkipPolicy(on=Bad))
-    told = step.explain(Scenario(items=2, process={2: Bad()}))
-    assert str(told).splitlines() == [
+    explanation = step.explain(Scenario(items=2, process={2: Bad()}))
+    assert str(explanation).splitlines() == [
         "tx1  write [1,2] fails (Bad); ROLLBACK",
         "tx2  write [1], write [2] fails (Bad), dead letter 2; COMMIT",
         "completed: read 2, written 1, filtered 0, dead_lettered 1, retries 0, rollbacks 2",
@@ -41,13 +41,13 @@ def test_a_processor_that_works_in_the_transaction_fails_in_it(sqlite):
 
 def test_waits_take_no_time(sqlite):
     step = sqlite.step(retry=SimpleRetryPolicy(3), backoff=FixedBackoff(3600.0))
-    told = step.explain(Scenario(items=1, process={1: [Bad(), Bad()]}))
-    assert told.report.retries == 2
+    explanation = step.explain(Scenario(items=1, process={1: [Bad(), Bad()]}))
+    assert explanation.report.retries == 2
 
 
-def test_without_a_processor_nothing_is_processed(sqlite):
-    told = sqlite.step(processor=None).explain(Scenario(items=1))
-    assert [text for _, text in told.lines] == ["write [1]; COMMIT"]
+def test_explain_without_a_processor_has_no_process_lines(sqlite):
+    explanation = sqlite.step(processor=None).explain(Scenario(items=1))
+    assert [text for _, text in explanation.lines] == ["write [1]; COMMIT"]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_invalid_scenario_is_rejected_at_construction(settings, problem):
         Scenario(**settings)
 
 
-def test_only_a_scenario_can_be_explained(sqlite):
+def test_explain_requires_a_scenario(sqlite):
     with pytest.raises(TypeError, match="scenario must be a Scenario, got 5"):
         sqlite.step().explain(5)

@@ -45,7 +45,7 @@ def test_full_disk_ends_the_run_which_is_resumed_later(sqlite):
     assert sqlite.rows() == list(range(1, 31))
 
 
-def test_truncated_file_ends_the_resumed_run(world, way, tmp_path):
+def test_truncated_file_ends_the_resumed_run(world, mode, tmp_path):
     path = tmp_path / "numbers.jsonl"
     path.write_text("".join(f"{n}\n" for n in range(1, 8)))
 
@@ -54,25 +54,25 @@ def test_truncated_file_ends_the_resumed_run(world, way, tmp_path):
             raise OSError("not now")
         return item
 
-    assert run(world.step(reader=JsonLinesReader(path), process=process), way).written == 3
+    assert run(world.step(reader=JsonLinesReader(path), process=process), mode).written == 3
     path.write_text("1\n")
-    report = run(world.step(reader=JsonLinesReader(path)), way)
+    report = run(world.step(reader=JsonLinesReader(path)), mode)
     assert report.status == "failed"
     assert "numbers.jsonl" in str(report.error)
     assert world.rows() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_source_without_items_of_the_chunk_in_progress_ends_the_run(sqlite, way, attempts):
+def test_source_without_items_of_the_chunk_in_progress_ends_the_run(sqlite, mode, attempts):
     retry = SimpleRetryPolicy(attempts)
-    report = run(sqlite.step([1, 2, 3], process=always(3), retry=retry), way)
+    report = run(sqlite.step([1, 2, 3], process=always(3), retry=retry), mode)
     assert (report.status, report.read, report.pending) == ("failed", 3, 3)
-    report = run(sqlite.step([1]), way)
+    report = run(sqlite.step([1]), mode)
     assert (report.status, sqlite.rows()) == ("failed", [])
     assert "has 1 items, but the chunk in progress had 3" in str(report.error)
 
 
-def test_a_repository_that_cannot_be_reached_is_an_error_that_says_so(tmp_path):
+def test_unreachable_repository_is_named(tmp_path):
     jobs = JobRepository(f"sqlite:///{tmp_path}/missing/jobs.db")
     step = ChunkStep("lost", reader=[1], writer=lambda items, tx: None, repository=jobs)
     with pytest.raises(JobRepositoryError, match="unable to open database file"):
@@ -91,7 +91,7 @@ def test_tables_of_a_newer_version_are_left_alone(sqlite):
     later.close()
 
 
-def test_a_marker_that_cannot_be_read_is_an_error_and_nothing_is_done(sqlite):
+def test_unreadable_marker_is_an_error_and_nothing_is_done(sqlite):
     runs = sqlite.jobs.tables.runs
     sqlite.step([1, 2], process=lambda item: 1 / 0, retry=SimpleRetryPolicy(1)).run()
     for checkpoint in ("no json", "[]", '{"format": 99}'):
@@ -102,7 +102,7 @@ def test_a_marker_that_cannot_be_read_is_an_error_and_nothing_is_done(sqlite):
     assert sqlite.rows() == []
 
 
-def test_an_engine_of_the_callers_may_be_given(tmp_path):
+def test_engine_of_the_caller_is_used_and_stays_open(tmp_path):
     engine = create_engine(f"sqlite:///{tmp_path}/jobs.db")
     with JobRepository(engine) as jobs:
         step = ChunkStep("give", reader=[1], writer=lambda items, tx: None, repository=jobs)
@@ -112,13 +112,13 @@ def test_an_engine_of_the_callers_may_be_given(tmp_path):
     engine.dispose()
 
 
-def test_a_lease_that_the_writer_loses_is_a_failed_write_and_no_lost_run(sqlite, way):
-    """Of a durable cache that it uses, say."""
+def test_lease_lost_in_the_writer_is_a_failed_write(sqlite, mode):
+    """For example the lease of a durable cache that the writer uses."""
 
     def write(items, transaction):
         raise LeaseLostError("the lease of a key")
 
-    report = run(sqlite.step([1], writer=write, retry=SimpleRetryPolicy(2)), way)
+    report = run(sqlite.step([1], writer=write, retry=SimpleRetryPolicy(2)), mode)
     assert (report.status, report.rollbacks) == ("failed", 1)
 
 

@@ -1,4 +1,4 @@
-"""A process that is killed between any two statements: nothing is lost, nothing is doubled.
+"""A process killed between any two statements loses nothing and writes nothing twice.
 
 RETRYTEMPLATE_KILLS is the number of runs with failures drawn at random, on each database, 50 by
 default; many of them need a longer --timeout.
@@ -24,7 +24,7 @@ turns = count(1)
 def mills(place_of_mills, forked):
     """A mill for each way to run a step, on the same tables."""
     url, folder = place_of_mills
-    made = {way: Mill(url, "mill", way, folder) for way in ("sync", "async")}
+    made = {mode: Mill(url, "mill", mode, folder) for mode in ("sync", "async")}
     made["sync"].prepare()
     for mill in made.values():
         forked.warm(mill.run, Plan(write={1: ALWAYS}), next(turns))
@@ -33,7 +33,7 @@ def mills(place_of_mills, forked):
 
 
 def is_accounted(mill, turn):
-    """Whether the journal knows where each item is that it has read."""
+    """Whether the journal has the place of each item that was read."""
     row = mill.row(turn)
     return (
         row.read == row.written + row.filtered + row.dead_lettered + mill.checkpoint(turn).waiting
@@ -75,9 +75,9 @@ SCENARIO_E = Plan(
     [SOME, pytest.param(range(1, 1000), marks=pytest.mark.stress)],
     ids=["some", "all"],
 )
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_run_killed_at_a_boundary_ends_as_one_that_was_not(mills, forked, way, boundaries):
-    mill = mills[way]
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_run_killed_at_a_boundary_ends_as_one_that_was_not(mills, forked, mode, boundaries):
+    mill = mills[mode]
     for boundary in boundaries:
         turn = next(turns)
         was_killed = die(forked, mill, SCENARIO_E, turn, boundary)
@@ -116,12 +116,12 @@ def plans(draw, **more):
 
 @st.composite
 def streams(draw):
-    """What cannot be read again, or not read at all."""
+    """Sources that cannot be read again, or not at all."""
     plan = draw(plans(forward=True))
     return evolve(plan, torn=draw(st.frozensets(st.integers(1, plan.items), max_size=2)))
 
 
-WAYS = st.sampled_from(["sync", "async"])
+MODES = st.sampled_from(["sync", "async"])
 BOUNDARIES = st.lists(st.integers(5, 60), min_size=1, max_size=3)
 
 
@@ -129,11 +129,11 @@ EXAMPLES = [3, pytest.param(MANY, marks=pytest.mark.stress)]
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_after_kills_each_item_is_in_one_place_once(mills, forked, examples):
+def test_item_is_in_one_place_once_after_kills(mills, forked, examples):
     @settings(max_examples=examples)
-    @given(plan=plans() | streams(), way=WAYS, boundaries=BOUNDARIES)
-    def holds(plan, way, boundaries):
-        mill, turn = mills[way], next(turns)
+    @given(plan=plans() | streams(), mode=MODES, boundaries=BOUNDARIES)
+    def holds(plan, mode, boundaries):
+        mill, turn = mills[mode], next(turns)
         for boundary in boundaries:
             die(forked, mill, plan, turn, boundary)
         report = ended(mill, plan, turn)
@@ -146,9 +146,9 @@ def test_after_kills_each_item_is_in_one_place_once(mills, forked, examples):
 @pytest.mark.parametrize("examples", EXAMPLES)
 def test_into_another_database_each_item_is_written_after_kills(mills, forked, examples):
     @settings(max_examples=examples)
-    @given(plan=plans(elsewhere=True), way=WAYS, boundaries=BOUNDARIES)
-    def holds(plan, way, boundaries):
-        mill, turn = mills[way], next(turns)
+    @given(plan=plans(elsewhere=True), mode=MODES, boundaries=BOUNDARIES)
+    def holds(plan, mode, boundaries):
+        mill, turn = mills[mode], next(turns)
         for boundary in boundaries:
             die(forked, mill, plan, turn, boundary)
         report = ended(mill, plan, turn)

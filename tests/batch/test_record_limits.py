@@ -57,47 +57,47 @@ def everything(world):
         )
 
 
-def replay(step, way):
-    return step.replay() if way == "sync" else asyncio.run(step.replay_async())
+def replay(step, mode):
+    return step.replay() if mode == "sync" else asyncio.run(step.replay_async())
 
 
 @pytest.mark.parametrize("piece", ["process", "write"])
-def test_redact_is_applied_to_dead_letters(kept, way, piece):
+def test_redact_is_applied_to_dead_letters(kept, mode, piece):
     world = kept(redact=redact)
     step = world.step([1], skip=SkipPolicy(on=Bad), **{piece: fail})
-    run(step, way)
+    run(step, mode)
     [letter] = DeadLetters(world.jobs).page()
     assert letter.error_message == letter.history[0].message == "password=*** of 1"
     assert "password=***" in letter.history[-1].traceback
     assert SECRET not in everything(world)
 
 
-def test_redact_is_applied_to_replays(kept, way):
+def test_redact_is_applied_to_replays(kept, mode):
     world = kept(redact=redact)
     step = world.step([1], process=fail, skip=SkipPolicy(on=Bad))
-    run(step, way)
-    assert replay(step, way).failed
+    run(step, mode)
+    assert replay(step, mode).failed
     assert SECRET not in everything(world)
 
 
-def test_redact_is_applied_to_the_error_of_a_run(kept, way):
+def test_redact_is_applied_to_the_error_of_a_run(kept, mode):
     world = kept(redact=redact)
-    report = run(world.step([1], process=fail), way)
+    report = run(world.step([1], process=fail), mode)
     assert Runs(world.jobs).find(report.run_id).error.message == "password=*** of 1"
     assert SECRET not in everything(world)
     assert SECRET in str(report.exception)
 
 
-def test_redact_is_applied_before_a_long_traceback_is_cut(kept, way):
+def test_redact_is_applied_before_a_long_traceback_is_cut(kept, mode):
     def process(item):
         raise Bad(SECRET + 20_000 * "x" + SECRET)
 
     world = kept(redact=lambda text: text.replace("unter2x", "#").replace("unter2", "#"))
-    run(world.step([1], process=process, skip=SkipPolicy(on=Bad)), way)
+    run(world.step([1], process=process, skip=SkipPolicy(on=Bad)), mode)
     assert "unter2" not in everything(world)
 
 
-def test_redact_is_applied_to_records_that_cannot_be_read(kept, way):
+def test_redact_is_applied_to_records_that_cannot_be_read(kept, mode):
     world = kept(redact=redact)
     stored = []
     reader = ForwardReader([1, 2])
@@ -123,7 +123,7 @@ def test_redact_is_applied_to_records_that_cannot_be_read(kept, way):
         return item
 
     reader.open = open_broken
-    run(world.step(reader=reader, process=process, skip=SkipPolicy(on=ReadError)), way)
+    run(world.step(reader=reader, process=process, skip=SkipPolicy(on=ReadError)), mode)
     [letter] = DeadLetters(world.jobs).page()
     assert letter.error_message.endswith("bad line: ***")
     [during] = stored
@@ -132,7 +132,7 @@ def test_redact_is_applied_to_records_that_cannot_be_read(kept, way):
 
 
 @pytest.mark.parametrize("name", ["Bad", 4_000_000 * "É"])
-def test_large_failure_is_stored_within_the_record_limit(kept, way, name):
+def test_large_failure_is_stored_within_the_record_limit(kept, mode, name):
     failure = type(name, (Exception,), {})
 
     def process(item):
@@ -140,39 +140,39 @@ def test_large_failure_is_stored_within_the_record_limit(kept, way, name):
 
     world = kept(record_limit=8192)
     step = world.step([1], process=process, skip=SkipPolicy(on=Exception))
-    run(step, way)
-    replay(step, way)
+    run(step, mode)
+    replay(step, mode)
     letter = world.letter(1)
     stored = json.dumps([letter.attempts, letter.error_type, letter.error_message])
     assert len(stored) < 8192
     assert letter.error_message.startswith("é")
 
 
-def test_large_error_of_a_run_is_stored_within_the_record_limit(kept, way):
+def test_large_error_of_a_run_is_stored_within_the_record_limit(kept, mode):
     def process(item):
         raise Bad(3_000_000 * "x")
 
     world = kept()
-    report = run(world.step([1], process=process), way)
+    report = run(world.step([1], process=process), mode)
     assert len(Runs(world.jobs).find(report.run_id).error.message) <= 8 * 1024
 
 
-def test_history_of_many_replays_is_bounded_and_its_count_exact(kept, way):
+def test_history_of_many_replays_is_bounded_and_its_count_exact(kept, mode):
     world = kept()
     step = world.step([1], process=fail, retry=SimpleRetryPolicy(3), skip=SkipPolicy(on=Bad))
-    run(step, way)
+    run(step, mode)
     for _ in range(7):
-        replay(step, way)
+        replay(step, mode)
     [letter] = DeadLetters(world.jobs).page()
     assert letter.attempts == 24
     assert [each.number for each in letter.history] == [1, 2, 3, *range(12, 25)]
     assert letter.as_json()["attempts"] == 24
 
 
-def test_count_of_attempts_includes_those_that_a_history_leaves_out(kept, way):
+def test_count_of_attempts_includes_those_that_a_history_leaves_out(kept, mode):
     world = kept()
     policy = SimpleRetryPolicy(40)
-    run(world.step([1], process=fail, retry=policy, skip=SkipPolicy(on=Bad)), way)
+    run(world.step([1], process=fail, retry=policy, skip=SkipPolicy(on=Bad)), mode)
     [letter] = DeadLetters(world.jobs).page()
     assert (letter.attempts, len(letter.history)) == (40, 16)
 

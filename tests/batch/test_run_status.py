@@ -45,7 +45,7 @@ def fails_at(number):
     return process
 
 
-def test_a_completed_run_says_what_its_report_says(world):
+def test_completed_run_has_the_counts_of_its_report(world):
     report = world.step(range(7)).run({"day": "2026-11-21"})
     [run] = Runs(world.jobs).page()
 
@@ -59,7 +59,7 @@ def test_a_completed_run_says_what_its_report_says(world):
     assert run.remaining() is None
 
 
-def test_a_failed_run_says_what_ended_it_and_counts_from_where_it_was_taken_up_again(world):
+def test_failed_run_has_its_error_and_counts_since_the_resume(world):
     world.step(range(9), process=fails_at(5)).run()
     [run] = Runs(world.jobs).page()
     assert (run.state, run.error.type_name, run.error.message) == ("failed", "ValueError", "item 5")
@@ -124,7 +124,7 @@ def test_suspects_are_the_pending_items_of_a_crashed_chunk(world):
     [
         ({"step": b"copy"}, "step must be a non-empty str or None, got b'copy'"),
         ({"step": ""}, "step must be a non-empty str or None, got ''"),
-        ({"step": "\ud800"}, r"step must be a text that a database can store, got '\\ud800'"),
+        ({"step": "\ud800"}, r"step must be a string that a database can store, got '\\ud800'"),
         (
             {"status": "crashed"},
             "status must be one of 'running', 'completed', .* or None, got 'crashed'",
@@ -172,13 +172,13 @@ def test_pages_begin_with_the_newest_run(world):
     assert [run.step for run in runs.page(status="failed")] == ["other"]
 
 
-def test_one_run_is_found_by_its_number(world):
+def test_run_is_found_by_its_number(world):
     report = world.step(range(2)).run()
     assert Runs(world.jobs).find(report.run_id).state == "completed"
     assert Runs(world.jobs).find(report.run_id + 1) is None
 
 
-def test_a_row_that_cannot_be_read_spoils_no_other_one(world):
+def test_unreadable_row_hides_no_other_run(world):
     for day in (1, 2):
         world.step([]).run({"day": day})
     with world.jobs.transaction() as transaction:
@@ -212,7 +212,7 @@ def test_looking_makes_no_file_and_no_table(tmp_path):
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
-def test_the_tables_of_a_newer_version_are_not_looked_at(world):
+def test_tables_of_a_newer_version_are_rejected(world):
     world.step([]).run()
     with world.jobs.transaction() as transaction:
         transaction.execute(world.jobs.tables.meta.update().values(value=99))
@@ -222,7 +222,7 @@ def test_the_tables_of_a_newer_version_are_not_looked_at(world):
         transaction.execute(world.jobs.tables.meta.update().values(value=1))
 
 
-def test_a_url_may_be_given_in_parts(tmp_path):
+def test_url_object_is_accepted(tmp_path):
     path = tmp_path / "jobs of?2026#.db"  # characters of which no text of a URL is made
     with JobRepository(URL.create("sqlite", database=str(path))) as jobs:
         with jobs.transaction():
@@ -231,7 +231,7 @@ def test_a_url_may_be_given_in_parts(tmp_path):
     assert path.exists()
 
 
-def test_an_engine_that_was_given_is_looked_through_and_left_open(tmp_path):
+def test_engine_argument_is_used_and_stays_open(tmp_path):
     engine = create_engine(f"sqlite:///{tmp_path}/jobs.db")
     with JobRepository(engine) as jobs:
         with jobs.transaction():
@@ -242,7 +242,7 @@ def test_an_engine_that_was_given_is_looked_through_and_left_open(tmp_path):
     engine.dispose()
 
 
-def test_a_run_is_given_up_once_and_a_completed_one_not_at_all(world):
+def test_run_is_abandoned_once_and_never_after_completion(world):
     completed = world.step(range(2)).run()
     stopped = world.step(range(9), process=fails_at(5), name="other", skip=SkipPolicy()).run()
     assert [world.jobs.abandon(stopped.run_id) for _ in range(2)] == [True, False]
@@ -308,9 +308,11 @@ def test_remaining_time_assumes_the_rate_of_earlier_items(fields, seconds):
     assert a_status(**fields).remaining() == seconds
 
 
-def test_a_status_as_json_has_the_counts_beside_the_rest():
-    data = a_status(error=None).as_json()
+def test_status_as_json_has_counts_beside_the_other_fields():
+    status = a_status(error=None)
+    data = status.as_json()
     assert (data["run_id"], data["read"], data["written"], data["rate"]) == (1, 60, 40, 2.0)
-    assert data["remaining"] == pytest.approx(20.0)
+    assert (data["claimed_at"], data["done_before_claim"]) == (status.taken, status.done_before)
+    assert data["remaining_seconds"] == pytest.approx(20.0)
     assert data["error"] is None
     assert "counts" not in data

@@ -1,4 +1,4 @@
-"""The scenarios in which the reference loses, doubles or wrongly skips items."""
+"""The scenarios in which the reference loses, duplicates or wrongly skips items."""
 
 import pytest
 
@@ -37,18 +37,18 @@ def skipping(**settings):
     return {"skip": SkipPolicy(on=Bad), **settings}
 
 
-def test_a_an_item_that_fails_once_in_the_processor_is_processed_again_and_no_other(world, way):
+def test_case_a_item_that_fails_once_is_processed_again_alone(world, mode):
     step = world.step([1, 2, 3], process=Flaky(2), retry=SimpleRetryPolicy(2))
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.read, report.written, report.rollbacks) == ("completed", 3, 3, 0)
     assert world.processed() == [1, 2, 2, 3]
     assert world.writes() == [[1, 2, 3]]
     assert world.rows() == [1, 2, 3]
 
 
-def test_b_an_item_that_always_fails_in_the_processor_is_dead_lettered_alone(world, way):
+def test_case_b_item_that_always_fails_is_dead_lettered_alone(world, mode):
     step = world.step([1, 2, 3], process=always(2), retry=SimpleRetryPolicy(2), **skipping())
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.written, report.dead_lettered, report.rollbacks) == (2, 1, 0)
     assert world.processed() == [1, 2, 2, 3]
     assert (world.rows(), world.letters()) == ([1, 3], [2])
@@ -56,11 +56,11 @@ def test_b_an_item_that_always_fails_in_the_processor_is_dead_lettered_alone(wor
     assert (letter.phase, len(letter.attempts)) == ("process", 2)
 
 
-def test_c_an_item_that_cannot_be_written_is_dead_lettered_and_the_others_are_written(world, way):
+def test_case_c_item_that_cannot_be_written_is_dead_lettered_alone(world, mode):
     step = world.step(
         [1, 2, 3, 4], write=always(2), retry=SimpleRetryPolicy(1), chunk_size=4, **skipping()
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.written, report.dead_lettered) == (3, 1)
     assert (world.rows(), world.letters()) == ([1, 3, 4], [2])
     assert world.processed() == [1, 2, 3, 4]
@@ -69,40 +69,38 @@ def test_c_an_item_that_cannot_be_written_is_dead_lettered_and_the_others_are_wr
     assert accounted(report)
 
 
-def test_d_a_write_that_fails_once_leaves_nothing_of_that_attempt(world, way):
+def test_case_d_failed_write_leaves_nothing_of_its_attempt(world, mode):
     step = world.step([1, 2, 3], write=Flaky(3), retry=SimpleRetryPolicy(2))
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.written, report.retries, report.rollbacks) == (3, 1, 1)
     assert world.writes() == [[1, 2, 3], [1, 2, 3]]
     assert world.rows() == [1, 2, 3]
 
 
-def test_f_an_item_skipped_in_the_processor_and_one_in_the_writer_both_have_their_letters(
-    world, way
-):
+def test_case_f_items_skipped_in_processor_and_writer_have_letters(world, mode):
     step = world.step(
         [1, 2, 3], process=always(1), write=always(2), retry=SimpleRetryPolicy(1), **skipping()
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (world.rows(), world.letters()) == ([3], [1, 2])
     assert [world.letter(number).phase for number in (1, 2)] == ["process", "write"]
     assert (report.written, report.dead_lettered, report.skipped) == (1, 2, 2)
 
 
-def test_g_a_failure_that_nothing_covers_ends_the_run_and_nothing_of_the_chunk_is_kept(world, way):
+def test_case_g_failure_that_is_not_skippable_ends_the_run_and_rolls_back(world, mode):
     step = world.step([1, 2, 3], process=always(2), retry=SimpleRetryPolicy(1))
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.written, report.dead_lettered) == ("failed", 0, 0)
     assert isinstance(report.exception, Bad)
     assert world.processed() == [1, 2]
     assert (world.rows(), world.letters()) == ([], [])
 
 
-def test_g_run_is_resumed_after_the_cause_is_mended(world, way):
+def test_case_g_run_is_resumed_after_the_cause_is_fixed(world, mode):
     broken = world.step(range(1, 6), process=always(5), retry=SimpleRetryPolicy(1))
-    assert run(broken, way).status == "failed"
+    assert run(broken, mode).status == "failed"
     assert world.rows() == [1, 2, 3]
-    report = run(world.step(range(1, 6)), way)
+    report = run(world.step(range(1, 6)), mode)
     assert (report.status, report.read, report.written) == ("completed", 5, 5)
     assert world.rows() == [1, 2, 3, 4, 5]
 
@@ -121,7 +119,7 @@ class Mutable:
 
 
 @pytest.mark.parametrize("phase", ["process", "write"])
-def test_k_and_l_an_item_that_changes_while_it_fails_is_tried_to_its_limit(world, way, phase):
+def test_cases_k_and_l_changing_item_is_retried_to_its_limit(world, mode, phase):
     tried = []
 
     def processor(item):
@@ -142,13 +140,13 @@ def test_k_and_l_an_item_that_changes_while_it_fails_is_tried_to_its_limit(world
         retry=SimpleRetryPolicy(3),
         **skipping(),
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (tried, report.dead_lettered, report.status) == ([1, 1, 1], 1, "completed")
     assert len(world.letter(1).attempts) == 3
     assert not world.letter(1).replayable
 
 
-def test_m_and_n_of_two_equal_items_the_one_at_fault_is_tried_to_its_limit(world, way):
+def test_cases_m_and_n_one_of_two_equal_items_is_retried_to_its_limit(world, mode):
     same = [Mutable(1), Mutable(2)]
     tried = []
 
@@ -159,6 +157,6 @@ def test_m_and_n_of_two_equal_items_the_one_at_fault_is_tried_to_its_limit(world
         return 1
 
     step = world.step(same, processor=processor, retry=SimpleRetryPolicy(3), **skipping())
-    report = run(step, way)
+    report = run(step, mode)
     assert tried == [1, 2, 2, 2]
     assert (report.written, report.dead_lettered, world.letters()) == (1, 1, [2])

@@ -1,4 +1,4 @@
-"""A step's settings, its runs, and how they are known."""
+"""A step's settings, its runs, and their identity."""
 
 import asyncio
 import sys
@@ -39,52 +39,52 @@ from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.support.step_fixture import accounted, run
 
 
-def test_what_the_processor_filters_is_counted_and_not_written(world, way):
-    report = run(world.step(range(1, 6), process=lambda item: item if item % 2 else None), way)
+def test_filtered_item_is_counted_and_not_written(world, mode):
+    report = run(world.step(range(1, 6), process=lambda item: item if item % 2 else None), mode)
     assert (report.read, report.written, report.filtered) == (5, 3, 2)
     assert world.rows() == [1, 3, 5]
 
 
-def test_without_a_processor_items_are_written_as_they_are(sqlite, way):
-    assert run(sqlite.step([1, 2], processor=None), way).written == 2
+def test_items_are_written_unchanged_without_a_processor(sqlite, mode):
+    assert run(sqlite.step([1, 2], processor=None), mode).written == 2
     assert sqlite.rows() == [1, 2]
 
 
-def test_no_items_is_a_completed_run(sqlite, way):
-    report = run(sqlite.step([]), way)
+def test_run_without_items_is_completed(sqlite, mode):
+    report = run(sqlite.step([]), mode)
     assert (report.status, report.read) == ("completed", 0)
 
 
-def test_a_completed_run_is_reported_and_not_repeated(world, way):
-    first = run(world.step([1, 2]), way)
+def test_completed_run_is_reported_and_not_repeated(world, mode):
+    first = run(world.step([1, 2]), mode)
     world.calls.clear()
-    assert run(world.step([1, 2]), way) == first
+    assert run(world.step([1, 2]), mode) == first
     assert world.calls == []
 
 
-def test_other_parameters_are_another_run(sqlite, way):
-    assert run(sqlite.step([1]), way, {"day": "monday"}).run_id == 1
-    assert run(sqlite.step([2]), way, {"day": "tuesday"}).run_id == 2
+def test_other_parameters_start_another_run(sqlite, mode):
+    assert run(sqlite.step([1]), mode, {"day": "monday"}).run_id == 1
+    assert run(sqlite.step([2]), mode, {"day": "tuesday"}).run_id == 2
     assert sqlite.rows() == [1, 2]
 
 
-def test_the_order_of_parameters_says_nothing(sqlite, way):
-    first = run(sqlite.step([1]), way, {"a": 1, "b": 2})
-    assert run(sqlite.step([1]), way, {"b": 2, "a": 1}) == first
+def test_order_of_parameters_does_not_matter(sqlite, mode):
+    first = run(sqlite.step([1]), mode, {"a": 1, "b": 2})
+    assert run(sqlite.step([1]), mode, {"b": 2, "a": 1}) == first
 
 
 @pytest.mark.parametrize("parameters", [0, "", [], (), False, [("day", 1)]])
-def test_parameters_that_are_not_a_mapping_are_rejected(sqlite, way, parameters):
+def test_parameters_that_are_not_a_mapping_are_rejected(sqlite, mode, parameters):
     with pytest.raises(TypeError, match="parameters must be a mapping of JSON values, got"):
-        run(sqlite.step([1]), way, parameters)
+        run(sqlite.step([1]), mode, parameters)
 
 
-def test_parameters_nested_too_deeply_are_rejected(sqlite, way):
+def test_parameters_nested_too_deeply_are_rejected(sqlite, mode):
     deep = []
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(ValueError, match="got values that are nested too deeply"):
-        run(sqlite.step([1]), way, {"deep": deep})
+        run(sqlite.step([1]), mode, {"deep": deep})
 
 
 def test_parameters_that_are_not_json_are_rejected(sqlite):
@@ -92,32 +92,32 @@ def test_parameters_that_are_not_json_are_rejected(sqlite):
         sqlite.step([1]).run({"day": {1, 2}})
 
 
-def test_completed_run_can_be_restarted(sqlite, way):
-    run(sqlite.step([1]), way)
-    report = run(sqlite.step([2]), way, on_existing="restart")
+def test_completed_run_can_be_restarted(sqlite, mode):
+    run(sqlite.step([1]), mode)
+    report = run(sqlite.step([2]), mode, on_existing="restart")
     assert (report.run_id, report.written, sqlite.rows()) == (2, 1, [1, 2])
 
 
-def test_restart_abandons_a_failed_run(sqlite, way):
+def test_restart_abandons_a_failed_run(sqlite, mode):
     broken = sqlite.step([1, 2], process=always(2), chunk_size=1, retry=NeverRetryPolicy())
-    run(broken, way)
+    run(broken, mode)
     with sqlite.jobs.transaction() as transaction:
         transaction.execute(sqlite.out.delete())
-    report = run(sqlite.step([1, 2]), way, on_existing="restart")
+    report = run(sqlite.step([1, 2]), mode, on_existing="restart")
     assert (report.run_id, report.written) == (2, 2)
 
 
-def test_existing_run_can_be_rejected(sqlite, way):
-    run(sqlite.step([1]), way)
-    with pytest.raises(RunExistsError, match="completed, as run 1"):
-        run(sqlite.step([1]), way, on_existing="refuse")
+def test_existing_run_can_be_rejected(sqlite, mode):
+    run(sqlite.step([1]), mode)
+    with pytest.raises(RunExistsError, match=r"run 1 of step .* already exists and is completed"):
+        run(sqlite.step([1]), mode, on_existing="refuse")
 
 
-def test_an_abandoned_run_is_not_resumed(sqlite, way):
-    failed = run(sqlite.step([1], process=always(1), retry=NeverRetryPolicy()), way)
+def test_abandoned_run_is_not_resumed(sqlite, mode):
+    failed = run(sqlite.step([1], process=always(1), retry=NeverRetryPolicy()), mode)
     sqlite.jobs.abandon(failed.run_id)
     with pytest.raises(RunAbandonedError, match="restart"):
-        run(sqlite.step([1]), way)
+        run(sqlite.step([1]), mode)
 
 
 def test_unknown_on_existing_is_rejected(sqlite):
@@ -125,7 +125,7 @@ def test_unknown_on_existing_is_rejected(sqlite):
         sqlite.step([1]).run(on_existing="ignore")
 
 
-def test_run_in_progress_cannot_be_taken(world, way):
+def test_run_in_progress_cannot_be_taken(world, mode):
     begun, go_on = threading.Event(), threading.Event()
 
     def process(item):
@@ -138,7 +138,7 @@ def test_run_in_progress_cannot_be_taken(world, way):
     try:
         assert begun.wait(10)
         with pytest.raises(RunInProgressError, match="in progress in") as caught:
-            run(world.step([1]), way)
+            run(world.step([1]), mode)
     finally:
         go_on.set()
         first.join()
@@ -146,16 +146,16 @@ def test_run_in_progress_cannot_be_taken(world, way):
     assert world.rows() == [1]
 
 
-def test_stop_ends_the_run_after_the_chunk_and_it_is_resumed(world, way):
+def test_stop_ends_the_run_after_the_chunk_and_it_is_resumed(world, mode):
     def process(item):
         if item == 2:
             step.stop()
         return item
 
     step = world.step(range(1, 8), process=process)
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.written, report.pending) == ("stopped", 3, 0)
-    assert run(step, way).status == "completed"
+    assert run(step, mode).status == "completed"
     assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -173,14 +173,14 @@ def test_interrupt_is_raised_and_leaves_no_suspect(sqlite, end):
     assert sqlite.writes()[-2:] == [[4, 5, 6], [7]]
 
 
-def test_a_cancelled_run_can_be_resumed(world):
+def test_cancelled_run_can_be_resumed(world):
     async def main():
         reached = asyncio.Event()
 
         async def process(item):
             if item == 5:
                 reached.set()
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()
             return item
 
         task = asyncio.create_task(world.step(range(1, 8), processor=process).run_async())
@@ -195,7 +195,7 @@ def test_a_cancelled_run_can_be_resumed(world):
     assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_report_can_be_asked_to_raise(sqlite):
+def test_raise_for_status_raises_for_a_failed_report(sqlite):
     good = sqlite.step([1]).run()
     assert good.raise_for_status() is good
     bad = sqlite.step([2], process=always(2), retry=NeverRetryPolicy(), name="bad").run()
@@ -206,9 +206,9 @@ def test_a_report_can_be_asked_to_raise(sqlite):
 
 
 @pytest.mark.parametrize("concurrency", [2, 16])
-def test_several_calls_of_the_processor_at_once_keep_the_order(sqlite, way, concurrency):
+def test_several_calls_of_the_processor_at_once_keep_the_order(sqlite, mode, concurrency):
     step = sqlite.step(range(1, 31), concurrency=concurrency, chunk_size=10)
-    run(step, way)
+    run(step, mode)
     assert sqlite.writes() == [list(range(1, 11)), list(range(11, 21)), list(range(21, 31))]
 
 
@@ -230,14 +230,14 @@ def test_never_more_calls_at_once_than_allowed(sqlite):
     assert most == 4
 
 
-def test_after_a_fatal_failure_no_further_item_is_begun(sqlite, way):
+def test_fatal_failure_prevents_further_items(sqlite, mode):
     step = sqlite.step(range(1, 10), process=always(3), chunk_size=9, retry=NeverRetryPolicy())
-    assert run(step, way).status == "failed"
+    assert run(step, mode).status == "failed"
     assert sqlite.processed() == [1, 2, 3]
 
 
 def test_siblings_are_over_before_the_run_ends(sqlite):
-    """A sibling that is at work when another one fails has ended when run() returns."""
+    """A concurrent item has ended when run() returns after a failure of another."""
     failing, ended = threading.Event(), []
 
     def process(item):
@@ -256,7 +256,7 @@ def test_siblings_are_over_before_the_run_ends(sqlite):
     assert ended == after
 
 
-def test_a_template_is_taken_with_all_that_it_has(sqlite, way):
+def test_template_is_used_with_all_its_settings(sqlite, mode):
     class Count(RetryListener):
         calls = 0
 
@@ -267,27 +267,27 @@ def test_a_template_is_taken_with_all_that_it_has(sqlite, way):
     template = RetryTemplate(
         policy=SimpleRetryPolicy(3), backoff=FixedBackoff(60.0), listeners=[count], clock=clock
     )
-    report = run(sqlite.step([1, 2], process=Flaky(2), retry=template), way)
+    report = run(sqlite.step([1, 2], process=Flaky(2), retry=template), mode)
     assert report.retries == 1
     assert clock.sleeps == [60.0]
     assert count.calls == 4  # two items, one of them twice, and a write
 
 
-def test_a_result_may_be_worth_another_attempt(sqlite, way):
+def test_result_policy_retries_the_processor(sqlite, mode):
     answers = iter([None, 7])
     policy = ResultRetryPolicy(lambda result: result is None, SimpleRetryPolicy(2))
-    run(sqlite.step([1], process=lambda item: next(answers), retry=policy), way)
+    run(sqlite.step([1], process=lambda item: next(answers), retry=policy), mode)
     assert sqlite.rows() == [7]
 
 
-def test_a_recovery_gives_the_item_and_never_a_write(sqlite, way):
+def test_recovery_replaces_an_item_and_never_a_write(sqlite, mode):
     template = RetryTemplate(policy=NeverRetryPolicy(), recovery=lambda context: 20)
     step = sqlite.step([1, 2], process=always(2), write=always(1), retry=template)
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, sqlite.writes(), sqlite.rows()) == ("failed", [[1, 20]], [])
 
 
-def test_with_another_database_items_go_there_and_the_report_says_at_least_once(sqlite, tmp_path):
+def test_other_database_is_written_at_least_once(sqlite, tmp_path):
     other = create_engine(f"sqlite:///{tmp_path}/other.db")
     with other.begin() as connection:
         connection.execute(text("CREATE TABLE numbers (n integer)"))
@@ -303,7 +303,7 @@ def test_with_another_database_items_go_there_and_the_report_says_at_least_once(
     assert (report.status, report.exactly_once, found) == ("completed", False, [1, 2, 3, 4])
 
 
-async def test_another_database_may_be_awaited(sqlite, tmp_path):
+async def test_other_database_can_be_asynchronous(sqlite, tmp_path):
     other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
     async with other.begin() as connection:
         await connection.execute(text("CREATE TABLE numbers (n integer)"))
@@ -320,7 +320,7 @@ async def test_another_database_may_be_awaited(sqlite, tmp_path):
 
 
 @pytest.mark.parametrize("rollback", ["savepoint", "none"])
-def test_other_rollbacks_of_an_attempt(world, way, rollback):
+def test_failed_attempt_is_rolled_back_by_its_setting(world, mode, rollback):
     """In place everything that a failed attempt did is in the transaction still."""
     write = Flaky(3)
     if rollback == "none":  # the attempt fails before it has written anything
@@ -329,21 +329,22 @@ def test_other_rollbacks_of_an_attempt(world, way, rollback):
             fails(item)
 
     step = world.step([1, 2, 3], write=write, rollback=rollback, retry=SimpleRetryPolicy(2))
-    report = run(step, way)
-    assert (report.status, report.written, report.retries) == ("completed", 3, 1)
+    report = run(step, mode)
+    assert (report.status, report.written) == ("completed", 3)
+    assert (report.retries, report.rollbacks) == (1, 1)
     assert world.rows() == [1, 2, 3]
 
 
-def test_what_can_be_read_once_only_is_kept_until_it_is_written(world, way):
+def test_items_of_a_forward_reader_are_journaled_until_written(world, mode):
     broken = world.step((item for item in range(1, 5)), process=always(2), retry=NeverRetryPolicy())
-    assert run(broken, way).status == "failed"
-    report = run(world.step(item for item in [4, 5]), way)
+    assert run(broken, mode).status == "failed"
+    report = run(world.step(item for item in [4, 5]), mode)
     assert (report.status, report.read) == ("completed", 5)
     assert world.rows() == [1, 2, 3, 4, 5]
     assert accounted(report)
 
 
-def test_a_reader_that_keeps_nothing_says_so_and_its_run_cannot_be_resumed(sqlite):
+def test_reader_without_journal_warns_and_cannot_be_resumed(sqlite):
     def step(**settings):
         reader = ForwardReader(iter([1, 2]), journal=False)
         with pytest.warns(UserWarning, match="cannot be resumed"):
@@ -354,13 +355,13 @@ def test_a_reader_that_keeps_nothing_says_so_and_its_run_cannot_be_resumed(sqlit
         step().run()
 
 
-def test_what_the_journal_cannot_keep_ends_the_run_before_it_is_touched(sqlite, way):
-    report = run(sqlite.step(each for each in [{1, 2}]), way)
+def test_item_that_the_journal_cannot_encode_ends_the_run_first(sqlite, mode):
+    report = run(sqlite.step(each for each in [{1, 2}]), mode)
     assert (report.status, sqlite.calls) == ("failed", [])
     assert isinstance(report.exception, TypeError)
 
 
-def test_csv_file_is_resumed_where_it_stopped(world, way, tmp_path):
+def test_csv_file_is_resumed_where_it_stopped(world, mode, tmp_path):
     path = tmp_path / "numbers.csv"
     path.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 8)))
 
@@ -371,14 +372,14 @@ def test_csv_file_is_resumed_where_it_stopped(world, way, tmp_path):
             retry=NeverRetryPolicy(),
         )
 
-    assert run(step(always(5)), way).written == 3
+    assert run(step(always(5)), mode).written == 3
     world.calls.clear()
-    assert run(step(always()), way).read == 7
+    assert run(step(always()), mode).read == 7
     assert [int(row["n"]) for row in world.processed()] == [4, 5, 6, 7]
     assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_broken_record_is_skipped_as_the_policy_says(sqlite, way, tmp_path):
+def test_broken_record_is_skipped_by_the_policy(sqlite, mode, tmp_path):
     path = tmp_path / "numbers.csv"
     path.write_text("n,m\n1,1\n2\n3,3\n")
     step = sqlite.step(
@@ -386,14 +387,14 @@ def test_a_broken_record_is_skipped_as_the_policy_says(sqlite, way, tmp_path):
         process=lambda row: int(row["n"]),
         skip=SkipPolicy(on=ValueError),
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (sqlite.rows(), sqlite.letters(), report.dead_lettered) == ([1, 3], [2], 1)
     letter = sqlite.letter(2)
     assert (letter.phase, letter.payload, letter.replayable) == ("read", "2\n", 0)
 
 
-def test_a_file_that_is_not_there_ends_the_run_with_its_name(sqlite, way, tmp_path):
-    report = run(sqlite.step(reader=CsvReader(tmp_path / "none.csv")), way)
+def test_missing_file_ends_the_run_with_its_name(sqlite, mode, tmp_path):
+    report = run(sqlite.step(reader=CsvReader(tmp_path / "none.csv")), mode)
     assert report.status == "failed"
     assert "none.csv" in str(report.error)
 
@@ -403,13 +404,13 @@ def test_pieces_that_have_to_be_awaited_need_asyncio(sqlite):
         pass
 
     for piece in ("processor", "writer"):
-        with pytest.raises(MisuseError, match=f"the {piece} has to be awaited"):
+        with pytest.raises(MisuseError, match=f"the {piece} is asynchronous"):
             sqlite.step([1], **{piece: awaited}).run()
     with pytest.raises(MisuseError, match="processor"):
         sqlite.step([1], processor=lambda item: awaited()).run()
 
 
-def test_an_asynchronous_writer_gets_an_asynchronous_connection(world):
+def test_asynchronous_writer_gets_an_asynchronous_connection(world):
     async def write(items, transaction):
         for item in items:
             await transaction.execute(world.out.insert().values(id=item, text="x"))
@@ -440,9 +441,9 @@ NONSENSE = [
     ({"skip": ValueError}, "skip must be a SkipPolicy or None"),
     ({"max_crashes": 0}, "max_crashes must be an int >= 1"),
     ({"key": "id"}, "key must be a function or None"),
-    ({"key": awaited_key}, "key must be a plain function, got coroutine"),
-    ({"name": "a\x00b"}, "name must be a text that a database can store"),
-    ({"code_version": "\ud800"}, "code_version must be a text that a database can store"),
+    ({"key": awaited_key}, "key must be a plain function, got the coroutine"),
+    ({"name": "a\x00b"}, "name must be a string that a database can store"),
+    ({"code_version": "\ud800"}, "code_version must be a string that a database can store"),
     ({"rollback": "serializable"}, "rollback must be one of 'transaction'"),
     ({"fault_search": "guess"}, "fault_search must be one of 'bisect'"),
     ({"concurrency": 0}, "concurrency must be an int >= 1"),
@@ -481,7 +482,7 @@ def test_generator_function_as_component_is_rejected(sqlite, piece, function):
         sqlite.step([1], **{piece: function})
 
 
-def test_a_generator_that_is_awaited_is_a_processor_like_others(sqlite):
+def test_awaitable_generator_is_accepted_as_processor(sqlite):
     @types.coroutine
     def process(item):
         yield
@@ -529,7 +530,7 @@ def test_invalid_skip_policy_is_rejected(settings, problem):
     ("arguments", "problem"),
     [
         (("nonsense",), "url must be a database URL"),
-        (("mysql://localhost/db",), "url must be one of SQLite or PostgreSQL"),
+        (("mysql://localhost/db",), "url must be a URL of SQLite or PostgreSQL"),
         (("sqlite://",), "url must name a file"),
         (("sqlite:///:memory:",), "url must name a file"),
         (("sqlite:///jobs.db", 0), "lease must be"),
@@ -542,13 +543,13 @@ def test_invalid_repository_is_rejected(arguments, problem):
         JobRepository(*arguments)
 
 
-def test_a_step_can_be_shown(sqlite):
+def test_repr_of_a_step_has_its_name(sqlite):
     assert "copy" in repr(sqlite.step([1]))
     assert isinstance(sqlite.step([1]).run(), Report)
     assert isinstance(sqlite.step([1]), ChunkStep)
 
 
-def test_a_processor_that_is_not_pure_works_in_the_transaction_and_once_an_attempt(world, way):
+def test_impure_processor_runs_in_the_transaction_once_per_attempt(world, mode):
     seen = []
 
     def process(item, transaction):
@@ -559,7 +560,7 @@ def test_a_processor_that_is_not_pure_works_in_the_transaction_and_once_an_attem
     step = world.step(
         [1, 2, 3], processor=process, pure=False, write=Flaky(3), retry=SimpleRetryPolicy(2)
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert seen == [1, 2, 3, 1, 2, 3]
     assert world.rows() == [1, 3, 101, 102, 103]
     assert (report.written, report.filtered, report.retries) == (2, 1, 1)
@@ -574,7 +575,7 @@ def test_a_processor_that_is_not_pure_works_in_the_transaction_and_once_an_attem
     ],
     ids=["no processor", "in the transaction"],
 )
-def test_null_item_is_an_item(sqlite, way, settings):
+def test_null_item_is_an_item(sqlite, mode, settings):
     written = []
 
     def write(items, transaction):
@@ -585,14 +586,14 @@ def test_null_item_is_an_item(sqlite, way, settings):
     step = sqlite.step(
         [None, 2, 3], writer=write, retry=NeverRetryPolicy(), **settings, **skipping()
     )
-    report = run(step, way)
+    report = run(step, mode)
     nothing = None if settings["processor"] is None else 0
     assert (report.written, report.filtered, report.dead_lettered) == (2, 0, 1)
     assert nothing in written
     assert accounted(report)
 
 
-def test_what_fails_in_such_a_processor_is_found_and_leaves_nothing(world, way):
+def test_failure_of_an_impure_processor_is_isolated_and_rolled_back(world, mode):
     def process(item, transaction):
         transaction.execute(world.out.insert().values(id=item + 100, text="audit"))
         return always(2)(item)
@@ -604,12 +605,12 @@ def test_what_fails_in_such_a_processor_is_found_and_leaves_nothing(world, way):
         retry=NeverRetryPolicy(),
         skip=SkipPolicy(on=Bad),
     )
-    run(step, way)
+    run(step, mode)
     assert (world.rows(), world.letters()) == ([1, 3, 101, 103], [2])
 
 
 class Unawaited(Reader):
-    """Its records have to be awaited."""
+    """A reader whose records must be awaited."""
 
     seekable = True
 
@@ -625,7 +626,7 @@ class Unawaited(Reader):
         """Nothing is open."""
 
 
-def test_a_reader_that_has_to_be_awaited_is_no_failure_of_the_run(sqlite):
+def test_reader_that_must_be_awaited_is_misuse(sqlite):
     step = sqlite.step(reader=Unawaited())
     with pytest.raises(MisuseError, match="reader returned an awaitable"):
         step.run()
@@ -633,7 +634,7 @@ def test_a_reader_that_has_to_be_awaited_is_no_failure_of_the_run(sqlite):
 
 
 class Ajar(SequenceReader):
-    """Cannot be closed."""
+    """A reader whose cursor raises on close."""
 
     def open(self, position):
         cursor = super().open(position)
@@ -651,13 +652,13 @@ class Ajar(SequenceReader):
         return Cursor()
 
 
-def test_a_reader_that_cannot_be_closed_is_logged_and_changes_nothing(sqlite, way, caplog):
-    report = run(sqlite.step(reader=Ajar([1, 2])), way)
+def test_error_on_closing_a_reader_is_logged_and_changes_nothing(sqlite, mode, caplog):
+    report = run(sqlite.step(reader=Ajar([1, 2])), mode)
     assert (report.status, report.written) == ("completed", 2)
     assert "the disk is gone" in caplog.text
 
 
-def test_a_fault_in_the_program_is_no_fault_of_an_item(sqlite):
+def test_misuse_is_never_skipped(sqlite):
     async def awaited(item):
         pass
 
@@ -667,7 +668,7 @@ def test_a_fault_in_the_program_is_no_fault_of_an_item(sqlite):
     assert sqlite.letters() == []
 
 
-def test_a_signal_handler_may_stop_a_run_at_any_moment(sqlite):
+def test_signal_handler_may_stop_a_run_at_any_moment(sqlite):
     """A handler runs between two lines of whatever it interrupts."""
     step = sqlite.step(range(6))
     files = {threading.__file__, sys.modules[ChunkStep.__module__].__file__}

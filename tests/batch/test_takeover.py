@@ -1,4 +1,4 @@
-"""Runs that change hands, commits whose answer is lost, and servers that go away."""
+"""Runs taken over by another process, commits with lost responses, unavailable servers."""
 
 import asyncio
 import os
@@ -29,10 +29,10 @@ from retrytemplate.testing import VirtualClock
 from tests.batch.test_events import Recorder
 from tests.support import postgres
 from tests.support.crash_worker import Mill, Plan, say
+from tests.support.event_log import EventLog
 from tests.support.process_pool import processes
 from tests.support.proxy import Proxy
 from tests.support.step_fixture import World, accounted, run
-from tests.support.witness import Witness
 
 LEASE = 0.5
 turns = count(1)
@@ -40,8 +40,8 @@ worlds = count(1)
 
 
 @pytest.fixture
-def witness(tmp_path):
-    made = Witness(tmp_path / "witness")
+def event_log(tmp_path):
+    made = EventLog(tmp_path / "events")
     yield made
     made.close()
 
@@ -66,12 +66,12 @@ def on_postgresql(postgres_url, tmp_path):
 
 
 @pytest.fixture
-def stalled(witness):
+def stalled(event_log):
     """Let a process run a plan until it stops; returns a function that resumes it."""
     holders = []
 
     def start(mill, plan, turn):
-        holder = processes.Process(target=say, args=(mill, plan, turn, witness), daemon=True)
+        holder = processes.Process(target=say, args=(mill, plan, turn, event_log), daemon=True)
         holders.append(holder)
         holder.start()
         while state(holder.pid) != "T":
@@ -81,7 +81,7 @@ def stalled(witness):
         def go_on():
             os.kill(holder.pid, signal.SIGCONT)
             holder.join()
-            (row,) = witness.rows("ended")
+            (row,) = event_log.rows("ended")
             return row["how"]
 
         return go_on
@@ -110,10 +110,10 @@ def take_over(mill, plan, turn):
 ALL = [list(range(1, 9)), []]
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("place", ["process", "write", "commit"])
-def test_process_stopped_past_its_lease_loses_the_run(on_postgresql, stalled, way, place):
-    mill, turn = evolve(on_postgresql, way=way), next(turns)
+def test_process_stopped_past_its_lease_loses_the_run(on_postgresql, stalled, mode, place):
+    mill, turn = evolve(on_postgresql, mode=mode), next(turns)
     plan = Plan(stall=6, place=place)
     go_on = stalled(mill, plan, turn)
     report = take_over(mill, plan, turn)
@@ -157,9 +157,9 @@ def test_second_concurrent_restart_gets_run_in_progress(postgresql, on_existing)
 
 def wait_for_lock(jobs):
     """Until a transaction waits for a lock of another one."""
-    asked = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    query = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     with jobs.engine.connect() as connection:
-        while not connection.execute(asked).scalar():
+        while not connection.execute(query).scalar():
             connection.rollback()
             time.sleep(0.01)  # the server does not notify of a lock wait
 
@@ -180,7 +180,7 @@ def proxied(postgres_url):
 
 
 def once(does, *arguments):
-    """What does it for the first item 2."""
+    """A processor that calls a function for the first item 2."""
     left = [1]
 
     def process(item, _=None):
@@ -194,11 +194,11 @@ def once(does, *arguments):
 
 @pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize(("when", "rollbacks"), [("before", 1), ("after", 0)])
-def test_items_of_an_unanswered_commit_are_written_once(proxied, way, when, rollbacks, attempts):
+def test_items_of_an_unanswered_commit_are_written_once(proxied, mode, when, rollbacks, attempts):
     world, proxy = proxied
     retry = MaxAttemptsRetryPolicy(attempts)
     cutting = once(proxy.cut, when, b"COMMIT")
-    first = run(world.step(range(1, 6), process=cutting, retry=retry), way)
+    first = run(world.step(range(1, 6), process=cutting, retry=retry), mode)
     assert proxy.cuts == 1
     assert accounted(first)
     if attempts == 1 and when == "before":
@@ -208,25 +208,25 @@ def test_items_of_an_unanswered_commit_are_written_once(proxied, way, when, roll
         )
     else:
         assert first.status == "completed"
-    report = run(world.step(range(1, 6), retry=retry), way)
+    report = run(world.step(range(1, 6), retry=retry), mode)
     assert (report.written, report.rollbacks, report.crashes) == (5, rollbacks, 0)
     assert world.rows() == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_unanswered_commit_that_succeeded_has_no_rollback_event(proxied, way, attempts):
+def test_unanswered_commit_that_succeeded_has_no_rollback_event(proxied, mode, attempts):
     world, proxy = proxied
-    heard = Recorder()
+    recorder = Recorder()
     cutting = once(proxy.cut, "after", b"COMMIT")
     retry = MaxAttemptsRetryPolicy(attempts)
-    run(world.step([1, 2], process=cutting, retry=retry, listeners=[heard]), way)
-    assert [each for each in heard.brief() if each[0] in ("rolled_back", "written")] == [
+    run(world.step([1, 2], process=cutting, retry=retry, listeners=[recorder]), mode)
+    assert [each for each in recorder.brief() if each[0] in ("rolled_back", "written")] == [
         ("written", 1, 2)
     ]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_run_begins_after_an_unanswered_begin(proxied, way, when):
+def test_run_begins_after_an_unanswered_begin(proxied, mode, when):
     world, proxy = proxied
     with world.jobs.transaction() as transaction:
         world.jobs.tables.metadata.drop_all(transaction)
@@ -234,8 +234,8 @@ def test_run_begins_after_an_unanswered_begin(proxied, way, when):
     world.jobs = type(world.jobs)(world.url, prefix=world.prefix)
     proxy.cut(when, b"COMMIT")
     with pytest.raises(JobRepositoryError):
-        run(world.step([1, 2, 3]), way)
-    report = run(world.step([1, 2, 3]), way)
+        run(world.step([1, 2, 3]), mode)
+    report = run(world.step([1, 2, 3]), mode)
     assert (report.status, report.written, report.crashes) == ("completed", 3, 0)
 
 
@@ -245,11 +245,11 @@ def test_run_interrupted_in_a_commit_has_no_suspect(postgresql, when):
     step = postgresql.step(range(1, 6))
 
     def interrupt(*_):
-        event.remove(engine, *asked)
+        event.remove(engine, *query)
         raise KeyboardInterrupt
 
     engine = postgresql.jobs.engine
-    asked = ("commit", interrupt)
+    query = ("commit", interrupt)
     if when == "after":
         original = engine.dialect.do_commit
 
@@ -261,7 +261,7 @@ def test_run_interrupted_in_a_commit_has_no_suspect(postgresql, when):
 
         engine.dialect.do_commit = do_commit
     else:
-        step = postgresql.step(range(1, 6), process=once(event.listen, engine, *asked))
+        step = postgresql.step(range(1, 6), process=once(event.listen, engine, *query))
     with pytest.raises(KeyboardInterrupt):
         step.run()
     report = postgresql.step(range(1, 6)).run()
@@ -296,7 +296,7 @@ def test_run_cancelled_in_a_commit_has_no_suspect(world):
 DEFERRED = "UNIQUE (text) DEFERRABLE INITIALLY DEFERRED"
 
 
-def test_item_that_fails_the_commit_is_found_and_given_up(postgresql, way):
+def test_item_that_fails_the_commit_is_found_and_given_up(postgresql, mode):
     table = postgresql.out
     with postgresql.jobs.transaction() as transaction:
         transaction.execute(text(f"ALTER TABLE {table.name} ADD {DEFERRED}"))
@@ -311,7 +311,7 @@ def test_item_that_fails_the_commit_is_found_and_given_up(postgresql, way):
     step = postgresql.step(
         range(1, 6), writer=write, skip=SkipPolicy(on=IntegrityError), chunk_size=5
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.written, report.dead_lettered) == ("completed", 4, 1)
     assert (postgresql.rows(), postgresql.letters()) == ([1, 3, 4, 5, 100], [2])
 
@@ -321,14 +321,14 @@ def test_item_that_fails_the_commit_is_found_and_given_up(postgresql, way):
 
 @pytest.fixture(scope="module")
 def server(postgres_binaries, tmp_path_factory):
-    """A server that may be killed."""
+    """A server that the test may kill."""
     with postgres.started(postgres_binaries, tmp_path_factory.mktemp("batch") / "server") as made:
         yield made
 
 
 @pytest.fixture
 def mortal(server):
-    """A world on it."""
+    """A step fixture on a server that the test may kill."""
     world = World(server.url, f"mortal{next(worlds)}")
     yield world
     world.close()
@@ -339,23 +339,21 @@ def restart(server):
     server.start()
 
 
-def test_server_crash_costs_an_attempt(mortal, server, way):
+def test_server_crash_costs_an_attempt(mortal, server, mode):
     step = mortal.step(range(1, 6), process=once(restart, server), retry=MaxAttemptsRetryPolicy(3))
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.written, report.dead_lettered) == ("completed", 5, 0)
     mortal.jobs.close()  # its connections are dead
     assert mortal.rows() == [1, 2, 3, 4, 5]
 
 
-def test_while_the_server_is_away_no_item_is_given_up_and_the_run_can_be_resumed(
-    mortal, server, way
-):
+def test_unavailable_server_skips_no_item_and_the_run_resumes(mortal, server, mode):
     settings = {"retry": MaxAttemptsRetryPolicy(2), "skip": SkipPolicy(on=Exception)}
     with pytest.raises(JobRepositoryError):
-        run(mortal.step(range(1, 6), process=once(server.kill), **settings), way)
+        run(mortal.step(range(1, 6), process=once(server.kill), **settings), mode)
     server.start()
     mortal.jobs.close()  # its connections are dead
-    report = run(mortal.step(range(1, 6), **settings), way)
+    report = run(mortal.step(range(1, 6), **settings), mode)
     assert (report.status, report.written, report.dead_lettered) == ("completed", 5, 0)
     assert report.crashes == 0
     assert mortal.rows() == [1, 2, 3, 4, 5]
@@ -368,9 +366,7 @@ async def disposing(running, engine):
         await engine.dispose()
 
 
-def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
-    postgresql, server, mortal, way
-):
+def test_unavailable_database_of_the_items_skips_no_item(postgresql, server, mortal, mode):
     """The journal is elsewhere, and can be written."""
     url = engines.parse_url(server.url, JOB_REPOSITORY)
     table = mortal.out
@@ -379,7 +375,7 @@ def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
         transaction.execute(table.insert(), [{"id": item, "text": ""} for item in items])
 
     def begun(**process):
-        asynchronous = way == "async"
+        asynchronous = mode == "async"
         database = engines.transaction_engine(url, 5.0, JOB_REPOSITORY, asynchronous=asynchronous)
         step = postgresql.step(
             range(1, 6),
@@ -389,7 +385,7 @@ def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
             skip=SkipPolicy(on=Exception),
             **process,
         )
-        if way == "sync":
+        if mode == "sync":
             try:
                 return step.run()
             finally:
@@ -422,9 +418,9 @@ class Watching(VirtualClock):
         self.found = []
 
     def look(self):
-        asked = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+        query = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
         with self.engine.connect() as connection:
-            self.found.append(connection.execute(text(asked)).scalar())
+            self.found.append(connection.execute(text(query)).scalar())
 
     def sleep(self, delay):
         self.look()
@@ -436,7 +432,7 @@ class Watching(VirtualClock):
 
 
 @pytest.mark.parametrize("rollback", ["transaction", "savepoint", "none"])
-def test_no_transaction_is_open_during_a_backoff(postgresql, way, rollback):
+def test_no_transaction_is_open_during_a_backoff(postgresql, mode, rollback):
     left = [1, 2]
 
     def failing(item, _):
@@ -444,8 +440,8 @@ def test_no_transaction_is_open_during_a_backoff(postgresql, way, rollback):
             raise ValueError(left.pop())
 
     clock = Watching(postgresql)
-    template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(60), clock=clock)
-    report = run(postgresql.step([1, 2, 3], write=failing, retry=template, rollback=rollback), way)
+    template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(0.5), clock=clock)
+    report = run(postgresql.step([1, 2, 3], write=failing, retry=template, rollback=rollback), mode)
     clock.engine.dispose()
-    assert (report.status, clock.sleeps, clock.found) == ("completed", [60, 60], [0, 0])
+    assert (report.status, clock.sleeps, clock.found) == ("completed", [0.5, 0.5], [0, 0])
     assert postgresql.rows() == [1, 2, 3]

@@ -57,14 +57,14 @@ def test_new_rows_are_put_in_and_others_replaced(place, orders):
     assert place.rows(orders) == [order(1), order(2, "B", 250), order(3)]
 
 
-def test_it_writes_in_the_transaction_that_it_is_given(place, orders):
+def test_upsert_is_part_of_the_given_transaction(place, orders):
     with place.engine.connect() as connection:
         UpsertWriter(orders)([order(1)], connection)
         connection.rollback()
     assert place.rows(orders) == []
 
 
-async def test_an_asynchronous_transaction_is_awaited(place, orders):
+async def test_asynchronous_transaction_is_awaited(place, orders):
     async with place.awaited() as engine:
         for items in ([order(1)], [order(1, "B"), order(2)]):
             async with engine.begin() as transaction:
@@ -72,30 +72,30 @@ async def test_an_asynchronous_transaction_is_awaited(place, orders):
     assert place.rows(orders) == [order(1, "B"), order(2)]
 
 
-def test_of_items_with_the_same_key_the_last_one_counts(place, orders):
+def test_last_of_items_with_the_same_key_is_written(place, orders):
     write(place, UpsertWriter(orders), [order(1, "A"), order(2), order(1, "B")])
     assert place.rows(orders) == [order(1, "B"), order(2)]
 
 
-def test_no_items_write_nothing(place, orders):
+def test_empty_list_writes_nothing(place, orders):
     write(place, UpsertWriter(orders), [], ())
     assert place.rows(orders) == []
 
 
-def test_only_some_columns_may_be_replaced(place, orders):
+def test_selected_columns_can_be_replaced(place, orders):
     writer = UpsertWriter(orders, update=["cents"])
     write(place, writer, [order(1, "A", 100)], [order(1, "B", 250)])
     assert place.rows(orders) == [order(1, "A", 250)]
 
 
 @pytest.mark.parametrize("update", [(), ("cents",)])
-def test_a_row_may_be_left_as_it_is(place, orders, update):
+def test_existing_row_can_be_kept(place, orders, update):
     writer = UpsertWriter(orders, update=update)
     write(place, writer, [order(1, "A")], [{"id": 1, "sku": "B"}, {"id": 2, "sku": "C"}])
     assert place.rows(orders) == [order(1, "A"), order(2, "C", None)]
 
 
-def test_items_that_are_a_key_and_nothing_else(place, orders):
+def test_item_with_only_a_key_is_written(place, orders):
     write(place, UpsertWriter(orders), [{"id": 1}, {"id": 1}], [{"id": 1}])
     assert place.rows(orders) == [order(1, None, None)]
 
@@ -118,7 +118,7 @@ FIELDS = st.fixed_dictionaries(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(chunks=st.lists(st.lists(FIELDS, max_size=6), max_size=3))
-def test_what_stands_there_is_what_a_dict_would_hold(place, orders, chunks):
+def test_upserted_rows_equal_a_dict_model(place, orders, chunks):
     with place.engine.begin() as connection:
         connection.execute(delete(orders))
     held = {}
@@ -128,7 +128,7 @@ def test_what_stands_there_is_what_a_dict_would_hold(place, orders, chunks):
     assert place.rows(orders) == [held[number] for number in sorted(held)]
 
 
-def test_the_key_may_be_several_columns(place):
+def test_key_can_have_several_columns(place):
     table = place.table(
         Column("shop", Text, primary_key=True),
         Column("id", Integer, primary_key=True, autoincrement=False),
@@ -139,7 +139,7 @@ def test_the_key_may_be_several_columns(place):
     assert place.rows(table) == [rows[0], rows[1] | {"sku": "C"}]
 
 
-def test_values_are_turned_into_what_their_columns_take(place):
+def test_values_are_converted_for_their_columns(place):
     table = place.table(
         Column("id", Integer, primary_key=True),
         Column("day", Date),
@@ -178,7 +178,7 @@ def test_names_that_sql_would_stumble_over(place):
     assert place.rows(table) == [row]
 
 
-def test_any_mapping_is_an_item(place, orders):
+def test_any_mapping_is_accepted_as_item(place, orders):
     write(place, UpsertWriter(orders), [MappingProxyType(order(1))])
     with place.engine.begin() as connection:
         row = connection.execute(orders.select()).mappings().one()
@@ -249,16 +249,16 @@ def test_other_kinds_of_databases_are_rejected(sqlite):
     engine.dispose()
 
 
-def test_without_sqlalchemy_the_error_names_the_extra(monkeypatch):
+def test_missing_sqlalchemy_is_named_with_its_extra(monkeypatch):
     for module in list(sys.modules):
         if module.partition(".")[0] == "sqlalchemy":
             monkeypatch.setitem(sys.modules, module, None)
-    expected = r"^an UpsertWriter needs sqlalchemy: pip install 'retrytemplate\[batch\]'$"
+    expected = r"^an UpsertWriter needs sqlalchemy: install retrytemplate\[batch\]$"
     with pytest.raises(MissingExtraError, match=expected):
         UpsertWriter(None)
 
 
-def test_the_statements_that_it_keeps_are_bounded(sqlite):
+def test_cached_statements_are_bounded(sqlite):
     names = [f"c{number}" for number in range(130)]
     table = sqlite.table(
         Column("id", Integer, primary_key=True), *(Column(name, Text) for name in names)
@@ -269,7 +269,7 @@ def test_the_statements_that_it_keeps_are_bounded(sqlite):
     assert len(writer._prepared) <= 100
 
 
-def test_it_shows_how_it_was_made(sqlite):
+def test_repr_shows_the_arguments(sqlite):
     table = sqlite.table(Column("id", Integer, primary_key=True), Column("sku", Text))
     shown = repr(UpsertWriter(table, update=["sku"]))
     assert shown == f"UpsertWriter('{table}', key=('id',), update=('sku',))"

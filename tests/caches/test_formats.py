@@ -13,7 +13,7 @@ SAMPLES = {
 }
 
 
-def test_there_is_a_sample_of_every_format_there_ever_was():
+def test_samples_cover_every_stored_format():
     assert sorted(SAMPLES) == list(range(1, FORMAT + 1))
 
 
@@ -32,7 +32,7 @@ def test_records_of_format_1_are_read():
     assert (record.last.cause.type_name, record.last.cause.message) == ("KeyError", "'card'")
 
 
-def test_the_attempts_of_format_1_are_read():
+def test_attempts_of_format_1_are_read():
     lost, rejected = from_json(SAMPLES[1]).history
 
     assert (lost.number, lost.started, lost.process, lost.duration) == (1, None, None, None)
@@ -50,5 +50,5 @@ def test_the_attempts_of_format_1_are_read():
     assert rejected.duration == 0.5
 
 
-def test_the_sample_of_the_present_format_leaves_no_field_out():
+def test_sample_of_current_format_has_every_field():
     assert to_json(from_json(SAMPLES[FORMAT])) == SAMPLES[FORMAT]

@@ -1,4 +1,4 @@
-"""What a cache gets whose claims are kept in this process: its part is done under the lock."""
+"""A cache with claims in this process: its methods run under the lock."""
 
 from threading import Thread
 
@@ -19,7 +19,7 @@ DONE = Record(phase="done")
 
 
 class Guarded(dict):
-    """Every look and every change fails where the lock is not held."""
+    """Every read and every change fails if the lock is not held."""
 
     def __init__(self, lock):
         super().__init__()
@@ -74,7 +74,7 @@ def cache():
     return cache
 
 
-def test_every_step_is_done_under_the_lock_and_gives_it_back(cache):
+def test_cache_step_always_releases_the_lock(cache):
     claim = cache.begin("key", worker="one")
     with pytest.raises(AttemptInProgressError):
         cache.begin("key", worker="two")
@@ -104,7 +104,7 @@ def test_release_while_another_thread_holds_the_lock_does_not_wait():
 
 
 class Down(Dictionary):
-    """Its store can neither be written nor forgotten in."""
+    """A store that rejects writes and deletions."""
 
     def _store(self, key, record):
         raise OSError("down")
@@ -129,7 +129,7 @@ def succeed_and_remember(cache, claim):
 
 
 @pytest.mark.parametrize("end", [fail, succeed, succeed_and_remember])
-def test_a_claim_ends_though_the_store_is_down(end):
+def test_claim_ends_when_store_is_down(end):
     cache = Down()
     claim = cache.begin("key", worker="one", fresh=True)
     with pytest.raises(OSError, match="down"):
@@ -173,7 +173,7 @@ def test_key_begun_under_the_lock_is_not_taken_without_it(fresh):
     assert cache.begin("other", worker="one").fence > claim.fence
 
 
-def test_who_finds_a_success_remembered_leaves_the_key_of_others_alone():
+def test_remembered_success_keeps_the_claim_of_another_worker():
     class Ending(MemoryRetryContextCache):
         def _load(self, key):
             record = super()._load(key)

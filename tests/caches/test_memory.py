@@ -1,4 +1,4 @@
-"""The cache in memory: how much it keeps, for how long, and what goes first."""
+"""The cache in memory: capacity, time to live, order of eviction."""
 
 from collections import Counter, OrderedDict
 from contextlib import suppress
@@ -31,7 +31,7 @@ def begun(cache, key, worker="one", **options):
 
 
 def write(cache, claim, failures=1, *, held=False):
-    """What a failing attempt leaves."""
+    """Store the record of a failed attempt."""
     record = Record(
         failures=failures,
         version=claim.version + 1,
@@ -55,7 +55,7 @@ def made(capacity=3, **settings):
     return MemoryRetryContextCache(capacity, **settings)
 
 
-def refused(cache, key):
+def rejected(cache, key):
     """A failure when the cache is full; its claim is released, as a template does."""
     claim = begun(cache, key)
     with pytest.raises(RetryContextCacheFullError) as caught:
@@ -80,7 +80,7 @@ def test_full_cache_rejects_a_new_key_and_names_it():
     cache = made(3)
     fail(cache, "a", "b", "c")
 
-    assert refused(cache, "d") == "the context cache is full: 3 keys; cannot keep 'd'"
+    assert rejected(cache, "d") == "the context cache is full: 3 keys; cannot keep 'd'"
     assert kept(cache) == "abc"
 
 
@@ -141,7 +141,7 @@ def test_claim_does_not_count_against_capacity():
 
 
 @pytest.mark.parametrize("ttl", [10, 10.0, timedelta(seconds=10)])
-def test_a_key_is_forgotten_when_its_time_is_over(ttl):
+def test_key_is_forgotten_when_ttl_expires(ttl):
     clock = VirtualClock()
     cache = made(ttl=ttl, clock=clock)
     fail(cache, "a")
@@ -155,7 +155,7 @@ def test_a_key_is_forgotten_when_its_time_is_over(ttl):
     assert len(cache) == 0
 
 
-def test_the_time_runs_from_the_last_write():
+def test_ttl_starts_at_the_last_write():
     clock = VirtualClock()
     cache = made(ttl=10, clock=clock)
     fail(cache, "a", "b")
@@ -217,7 +217,7 @@ def test_expired_records_are_dropped_before_an_eviction():
     assert kept(cache) == "bc"
 
 
-def test_with_no_time_at_all_nothing_is_kept():
+def test_ttl_of_zero_keeps_nothing():
     cache = made(1, ttl=0, clock=VirtualClock())
     fail(cache, "a", "b", "a")
 
@@ -236,14 +236,14 @@ def test_key_that_expires_in_flight_is_kept_by_its_next_write():
 
 
 class Hasty(VirtualClock):
-    """Every look at it takes time."""
+    """A clock that advances at every reading."""
 
     def monotonic(self):
         self.advance(0.3)
         return super().monotonic()
 
 
-def test_nothing_breaks_when_the_time_ends_between_two_looks_at_the_clock():
+def test_ttl_that_expires_between_two_clock_reads_breaks_nothing():
     cache = made(2, ttl=1, clock=Hasty(), when_full="evict")
     for number in range(200):
         key = "abc"[number % 3]
@@ -260,14 +260,14 @@ def test_nothing_breaks_when_the_time_ends_between_two_looks_at_the_clock():
 # -- what goes first -----------------------------------------------------------------------------
 
 
-def test_the_least_recently_written_key_goes_first():
+def test_least_recently_written_key_is_evicted_first():
     cache = made(3, when_full="evict")
     fail(cache, "a", "b", "c", "a", "d", "e")
 
     assert kept(cache) == "ade"
 
 
-def test_an_attempt_counts_as_use():
+def test_attempt_counts_as_use_of_its_key():
     cache = made(3, when_full="evict")
     fail(cache, "a", "b", "c")
     cache.release(begun(cache, "a"))
@@ -276,7 +276,7 @@ def test_an_attempt_counts_as_use():
     assert kept(cache) == "acd"
 
 
-def test_a_key_in_flight_is_passed_over():
+def test_key_in_flight_is_not_evicted():
     cache = made(2, when_full="evict")
     fail(cache, "a", "b")
     claim = begun(cache, "a")
@@ -287,7 +287,7 @@ def test_a_key_in_flight_is_passed_over():
     assert cache.peek("a").failures == 2
 
 
-def test_a_key_that_was_passed_over_is_as_old_as_before():
+def test_key_that_eviction_skipped_keeps_its_age():
     cache = made(3, when_full="evict")
     fail(cache, "a", "b", "c")
     claim = begun(cache, "a")
@@ -306,7 +306,7 @@ def test_new_key_is_rejected_when_all_keys_are_in_flight():
     begun(cache, "a")
     claim = begun(cache, "b")
 
-    assert "2 keys, all in flight" in refused(cache, "c")
+    assert "2 keys, all in flight" in rejected(cache, "c")
     assert kept(cache) == "ab"
     cache.release(claim)
     fail(cache, "c")
@@ -320,7 +320,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, capacity=st.integers(1, 4))
-def test_any_course_of_attempts_keeps_what_a_naive_model_keeps(steps, capacity):
+def test_any_sequence_of_attempts_keeps_the_keys_of_the_model(steps, capacity):
     cache = made(capacity, when_full="evict")
     model = OrderedDict()  # key -> failures, as they were used
     flying = {}
@@ -356,7 +356,7 @@ def test_any_course_of_attempts_keeps_what_a_naive_model_keeps(steps, capacity):
 # -- remembered successes ------------------------------------------------------------------------
 
 
-def test_a_success_is_remembered_as_long_as_it_says():
+def test_success_is_remembered_for_the_time_given():
     clock = VirtualClock()
     cache = made(ttl=1, clock=clock)
     cache.succeed(begun(cache, "a"), remember=60)
@@ -369,7 +369,7 @@ def test_a_success_is_remembered_as_long_as_it_says():
     assert begun(cache, "a").record is None
 
 
-def test_a_remembered_success_is_no_record():
+def test_remembered_success_is_not_a_record():
     cache = made()
     fail(cache, "a")
     cache.succeed(begun(cache, "a"), remember=60)
@@ -379,7 +379,7 @@ def test_a_remembered_success_is_no_record():
     assert cache.swap("a", Record(), 0)
 
 
-def test_what_fails_after_a_fresh_start_replaces_the_remembered_success():
+def test_failure_after_fresh_start_replaces_remembered_success():
     cache = made()
     cache.succeed(begun(cache, "a"), remember=60)
     write(cache, begun(cache, "a", fresh=True))
@@ -387,7 +387,7 @@ def test_what_fails_after_a_fresh_start_replaces_the_remembered_success():
     assert begun(cache, "a").record.failures == 1
 
 
-def test_what_succeeds_after_a_fresh_start_replaces_the_record():
+def test_success_after_fresh_start_replaces_the_record():
     cache = made()
     fail(cache, "a")
     cache.succeed(begun(cache, "a", fresh=True))
@@ -439,7 +439,7 @@ def test_claim_is_kept_when_the_cache_is_full_at_a_write_between():
     assert cache.holds(claim)
 
 
-def test_the_version_of_a_claim_is_that_of_its_last_write():
+def test_claim_has_the_version_of_its_last_write():
     cache = made()
     claim = begun(cache, "a")
     write(cache, claim, held=True)
@@ -448,7 +448,7 @@ def test_the_version_of_a_claim_is_that_of_its_last_write():
     assert (claim.version, cache.peek("a").version) == (2, 2)
 
 
-def test_a_lost_claim_says_whose_it_was():
+def test_error_of_a_lost_claim_names_its_worker():
     cache = made()
     claim = begun(cache, "a")
     cache.forget("a")
@@ -456,7 +456,7 @@ def test_a_lost_claim_says_whose_it_was():
         cache.succeed(claim)
 
 
-def test_there_is_no_database_to_complete_an_attempt_in():
+def test_completion_with_a_connection_is_rejected_in_memory():
     cache = made()
     claim = begun(cache, "a")
     with pytest.raises(MisuseError, match="MemoryRetryContextCache has no database"):
@@ -464,7 +464,7 @@ def test_there_is_no_database_to_complete_an_attempt_in():
     assert cache.holds(claim)
 
 
-def test_a_kept_record_is_the_one_that_was_written():
+def test_peek_returns_the_record_that_was_written():
     cache = made()
     record = evolve(write(cache, begun(cache, "a")), failures=7)
     assert cache.peek("a").failures == 1
@@ -507,8 +507,8 @@ def test_threads_that_fail_one_key_in_turn_lose_no_count():
 
 
 @pytest.mark.parametrize("remember", [None, 60], ids=["dropped", "marked"])
-def test_a_key_is_held_until_what_its_success_leaves_is_there(remember):
-    """Else a delivery that comes in between would find the key free and nothing under it."""
+def test_key_is_held_until_its_success_is_stored(remember):
+    """Otherwise a concurrent delivery would find the key free and without a record."""
 
     class Watched(MemoryRetryContextCache):
         def _drop(self, key):

@@ -1,4 +1,4 @@
-"""The record of a key: to JSON and back, and what of a context it keeps."""
+"""The record of a key: conversion to JSON and back, and stored parts of a context."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from retrytemplate import (
 from retrytemplate.caches.record import FORMAT, Record, describe, from_json, json_copy, to_json
 from retrytemplate.testing import VirtualClock
 from tests.support import runners
-from tests.support.runners import every_way, made
+from tests.support.runners import every_driver, made
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=20)
 COUNTS = st.integers(0, 10**12)
@@ -95,7 +95,7 @@ def travelled(record):
 
 
 @given(record=RECORDS)
-def test_every_record_comes_back_from_json_as_it_went_in(record):
+def test_record_equals_itself_after_json(record):
     back = travelled(record)
 
     for each in fields(Record):
@@ -106,7 +106,7 @@ def test_every_record_comes_back_from_json_as_it_went_in(record):
     assert to_json(back) == to_json(record)
 
 
-def test_an_attempt_comes_back_whole():
+def test_attempt_record_equals_itself_after_json():
     attempt = AttemptRecord(3, 1.5, 2.25, "httpx.ReadTimeout", "zu spät ⏰", "Trace", "host", 4711)
     [back] = travelled(Record(history=(attempt,))).history
 
@@ -115,7 +115,7 @@ def test_an_attempt_comes_back_whole():
     assert back.duration == 0.75
 
 
-def test_the_json_says_its_format():
+def test_json_of_a_record_names_its_format():
     assert to_json(Record())["format"] == FORMAT == 1
 
 
@@ -125,14 +125,14 @@ def test_newer_format_is_rejected():
         from_json(data)
 
 
-def test_what_an_older_version_left_out_has_its_default():
+def test_missing_field_of_a_record_gets_its_default():
     data = to_json(Record(failures=3))
     del data["no_recovery"], data["fence"]
 
     assert from_json(data) == Record(failures=3)
 
 
-def test_a_record_of_nothing_is_that_of_a_key_that_never_failed():
+def test_record_without_fields_equals_a_new_record():
     record = from_json({"format": 1, "last": None, "history": []})
     assert (record.failures, record.attempts, record.fence, record.version) == (0, 0, 0, 1)
     assert (record.phase, record.retry_allowed, record.backoff_started) == ("idle", True, False)
@@ -196,7 +196,7 @@ def cause_with(**changes):
         (record_with(colour="red"), "colour is unknown"),
         (record_with(phase="gone"), "phase must be one of idle, attempting, .*, got 'gone'"),
         (record_with(phase=[]), "phase must be one of"),
-        (record_with(name=5), "name must be a text or null, got 5"),
+        (record_with(name=5), "name must be a string or null, got 5"),
         (record_with(failures="three"), "failures must be an int >= 0, got 'three'"),
         (record_with(failures=-1), "failures must be an int >= 0, got -1"),
         (record_with(attempts=1.5), "attempts must be an int >= 0, got 1.5"),
@@ -211,13 +211,13 @@ def cause_with(**changes):
         (record_with(not_before=float("nan")), "not_before must be a finite number or null"),
         (record_with(not_before=True), "not_before must be a finite number or null, got True"),
         (record_with(not_before=10**400), "not_before must be a finite number or null"),
-        (record_with(fingerprint=None), "fingerprint must be a text, got None"),
+        (record_with(fingerprint=None), "fingerprint must be a string, got None"),
         (record_with(version="1"), r"version must be an int from 0 to 2\*\*62, got '1'"),
         (record_with(fence=None), r"fence must be an int from 0 to 2\*\*62, got None"),
-        (record_with(worker=7), "worker must be a text or null, got 7"),
+        (record_with(worker=7), "worker must be a string or null, got 7"),
         (record_with(last="OSError"), "last must be a JSON object or null, got 'OSError'"),
         (record_with(last={"type": "OSError"}), "last.message is missing"),
-        (cause_with(type=5), "last.cause.type must be a text, got 5"),
+        (cause_with(type=5), "last.cause.type must be a string, got 5"),
         (cause_with(cause=[]), r"last.cause.cause must be a JSON object or null, got \[\]"),
         (cause_with(colour="red"), "last.cause.colour is unknown"),
         (record_with(history={}), r"history must be a list, got \{\}"),
@@ -227,26 +227,26 @@ def cause_with(**changes):
         (attempt_with(number=-1), r"history\[1\]\.number must be an int >= 0, got -1"),
         (attempt_with(started="now"), r"history\[1\]\.started must be a finite number or null"),
         (attempt_with(ended=[]), r"history\[1\]\.ended must be a finite number or null, got"),
-        (attempt_with(type_name=None), r"history\[1\]\.type_name must be a text, got None"),
-        (attempt_with(message=["x"]), r"history\[1\]\.message must be a text, got \['x'\]"),
-        (attempt_with(traceback=0), r"history\[1\]\.traceback must be a text, got 0"),
-        (attempt_with(host=0), r"history\[1\]\.host must be a text, got 0"),
+        (attempt_with(type_name=None), r"history\[1\]\.type_name must be a string, got None"),
+        (attempt_with(message=["x"]), r"history\[1\]\.message must be a string, got \['x'\]"),
+        (attempt_with(traceback=0), r"history\[1\]\.traceback must be a string, got 0"),
+        (attempt_with(host=0), r"history\[1\]\.host must be a string, got 0"),
         (attempt_with(process="1"), r"history\[1\]\.process must be an int >= 0 or null, got '1'"),
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
-def test_what_does_not_fit_is_named(data, says):
+def test_invalid_record_is_rejected_with_its_field(data, says):
     with pytest.raises(CacheUnavailableError, match=f"no record of a retry context: {says}"):
         from_json(data)
 
 
-def test_what_does_not_fit_is_shown_in_short():
+def test_invalid_record_is_shortened_in_the_error():
     with pytest.raises(CacheUnavailableError) as caught:
         from_json(record_with(failures="x" * 100_000))
     assert len(str(caught.value)) < 200
 
 
-def test_a_number_may_come_back_as_an_int():
+def test_int_in_place_of_float_is_accepted():
     record = from_json(record_with(not_before=2, history=[ATTEMPT | {"started": 1, "ended": 3}]))
     assert (record.not_before, record.history[0].duration) == (2, 2)
 
@@ -258,7 +258,7 @@ def test_reading_leaves_the_data_alone():
     assert json.dumps(data) == before
 
 
-def test_a_failure_from_another_process_is_no_class_imported_by_name():
+def test_recorded_failure_does_not_import_its_class():
     last = travelled(Record(last=RecordedFailure("os.system", "x"))).last
     assert type(last) is RecordedFailure
 
@@ -296,7 +296,7 @@ def nested(levels):
     ],
     ids=["huge", "deep"],
 )
-def test_an_attribute_that_is_too_large_for_a_text_is_named(value, shown):
+def test_attribute_that_json_cannot_hold_is_named(value, shown):
     with pytest.raises(TypeError, match=f"attribute 'orders' .* every key a str, got {shown}"):
         json_copy({"fine": 1, "orders": value})
 
@@ -311,7 +311,7 @@ def test_attribute_name_must_be_a_str(name):
 @pytest.mark.parametrize(
     "value", [{1: "a"}, {None: 1}, {True: 1}, [{1.5: 1}], ({"a": {2: 1}},)], ids=repr
 )
-def test_an_attribute_whose_keys_would_come_back_as_texts_is_named(value):
+def test_attribute_with_keys_other_than_strings_is_named(value):
     with pytest.raises(TypeError, match=r"attribute 'orders' .* JSON value, every key a str, got"):
         json_copy({"fine": {"a": 1}, "orders": value})
 
@@ -332,7 +332,7 @@ def caught(levels=0, message="secret 4711"):
         return exc
 
 
-def test_a_traceback_says_where_and_what():
+def test_traceback_has_place_and_message():
     text = describe(caught(), None)
     assert text.startswith("Traceback (most recent call last)")
     assert "in deep" in text
@@ -351,12 +351,12 @@ def fails_behind(context):
         raise LookupError("no pool") from error
 
 
-@every_way
-def test_stored_traceback_begins_with_the_frame_of_the_callback(way):
+@every_driver
+def test_stored_traceback_begins_with_the_frame_of_the_callback(driver):
     cache = MemoryRetryContextCache()
     template = made(3, name="pins", cache=cache)
     with pytest.raises(LookupError):
-        way(template, fails_behind, state=RetryState("key"))
+        driver(template, fails_behind, state=RetryState("key"))
     [attempt] = cache.peek("pins/s:key").history
     places = re.findall(r'File "(.*?)", line \d+, in (\w+)', attempt.traceback)
     assert places[-1] == (__file__, "fails_behind")
@@ -383,12 +383,12 @@ def test_failure_made_by_the_library_alone_has_no_frames():
 
 
 def cut(text):
-    """How many characters the mark in a text says were cut, and the text without the mark."""
+    """The number of cut characters that a text reports, and the text without that note."""
     [number] = re.findall(r"\[(\d+) characters cut\]", text)
     return int(number), re.sub(r"\s?\[\d+ characters cut\]\s?", "", text)
 
 
-def test_of_a_long_traceback_the_end_is_kept_and_the_rest_is_counted():
+def test_long_traceback_keeps_its_end_and_counts_the_rest():
     failure = caught(message="x" * 20_000 + " the end")
     text = describe(failure, None)
     assert len(text) <= 8 * 1024
@@ -397,7 +397,7 @@ def test_of_a_long_traceback_the_end_is_kept_and_the_rest_is_counted():
     assert number + len(kept) == len("".join(format_exception(failure)))
 
 
-def test_a_group_nested_deeper_than_the_stack_has_a_traceback():
+def test_exception_group_deeper_than_the_stack_has_a_traceback():
     failure = caught()
     for _ in range(10_000):
         failure = ExceptionGroup("nested", [failure])
@@ -441,11 +441,11 @@ odd_failures = pytest.mark.parametrize(
 
 
 @odd_failures
-def test_what_an_exception_raises_when_it_is_described_is_not_raised(kind):
+def test_error_raised_by_describing_an_exception_is_suppressed(kind):
     assert isinstance(describe(kind(), None), str)
 
 
-def test_where_an_exception_cannot_be_described_that_is_said():
+def test_exception_that_cannot_be_described_has_a_substitute_text():
     assert describe(OddTruth(), None) == "<no traceback: format_exception failed>"
 
 
@@ -464,7 +464,7 @@ def failing(context):
 
 
 def at_rest(callback=failing, deliveries=1, redact=None, rollback_for=None):
-    """What the cache keeps after some deliveries that failed."""
+    """The stored record after several failed deliveries."""
     cache = MemoryRetryContextCache(redact=redact)
     template = RetryTemplate(SimpleRetryPolicy(3), name="pins", cache=cache, clock=VirtualClock())
     for _ in range(deliveries):
@@ -488,7 +488,7 @@ def test_stored_attempt_has_its_host_and_its_end():
 
 
 @odd_failures
-def test_a_failure_that_cannot_be_described_is_counted_like_any_other(kind):
+def test_failure_that_cannot_be_described_is_counted(kind):
     def callback(context):
         raise kind("x")
 
@@ -502,7 +502,7 @@ def test_each_stored_attempt_has_its_traceback():
     assert all("wrong pin" in attempt.traceback for attempt in history)
 
 
-def test_attempts_in_place_have_their_tracebacks_too():
+def test_attempts_in_place_have_their_tracebacks():
     def callback(context):
         if context.attempt < 3:
             raise OSError(f"in place {context.attempt}")
@@ -537,14 +537,14 @@ def test_long_stored_message_keeps_its_start_and_counts_the_rest(deliveries):
         assert kept.strip("'").startswith("no price no price")
 
 
-def test_a_message_of_the_length_that_is_kept_is_whole():
+def test_message_of_the_maximum_length_is_kept_whole():
     def callback(context):
         raise ValueError("x" * 8 * 1024)
 
     assert at_rest(callback).last.message == "x" * 8 * 1024
 
 
-def test_a_message_is_redacted_before_it_is_cut():
+def test_message_is_redacted_before_it_is_cut():
     secret = "begins here" + "x" * 8 * 1024 + "ends here"
 
     def callback(context):
@@ -573,11 +573,11 @@ def test_all_stored_texts_are_redacted(deliveries):
     assert [attempt.message for attempt in record.history] == ["wrong pin (pin)"] * deliveries
 
 
-def test_without_redaction_everything_is_kept():
+def test_record_is_not_redacted_by_default():
     assert "4711" in json.dumps(to_json(at_rest()))
 
 
-def test_the_exception_that_leaves_is_not_redacted():
+def test_raised_exception_is_not_redacted():
     cache = MemoryRetryContextCache(redact=hide)
     template = RetryTemplate(name="pins", cache=cache)
     with pytest.raises(ValueError, match="wrong pin 4711"):

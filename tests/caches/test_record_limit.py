@@ -46,12 +46,12 @@ def kept(fitted, field):
 # -- the order of dropping -----------------------------------------------------------------------
 
 
-def test_a_record_that_fits_is_left_as_it_is():
+def test_record_within_the_limit_is_unchanged():
     whole = record(16)
     assert truncate_to_limit(whole, len(to_text(whole))) is whole
 
 
-def test_a_byte_more_costs_the_oldest_attempt_of_the_middle():
+def test_record_one_byte_over_loses_its_oldest_middle_attempt():
     whole = record(20)
     fitted = truncate_to_limit(whole, len(to_text(whole)) - 1)
 
@@ -59,14 +59,14 @@ def test_a_byte_more_costs_the_oldest_attempt_of_the_middle():
     assert numbers(fitted) == [1, 2, 3, *range(9, 21)]
 
 
-def test_the_middle_goes_before_any_traceback():
+def test_middle_attempts_are_removed_before_tracebacks():
     fitted = truncate_to_limit(record(20, "m", "t" * LONG), 4 * LONG + 8192)
 
     assert numbers(fitted) == [1, 2, 3, 20]
     assert kept(fitted, "traceback") == [1, 2, 3, 20]
 
 
-def test_the_tracebacks_go_next_the_oldest_first():
+def test_tracebacks_are_removed_after_the_middle_oldest_first():
     fitted = truncate_to_limit(record(20, "m", "t" * LONG), 2 * LONG + 4096)
 
     assert numbers(fitted) == [1, 2, 3, 20]
@@ -83,7 +83,7 @@ def test_messages_are_cut_when_no_traceback_is_left():
     assert re.fullmatch(r"m{160} \[8032 characters cut\]", fitted.history[0].message)
 
 
-def test_a_long_cause_is_cut_before_a_first_failure_goes():
+def test_long_cause_is_cut_before_a_first_failure_is_removed():
     last = RecordedFailure("OSError", "short", RecordedFailure("KeyError", "c" * LONG))
     fitted = truncate_to_limit(evolve(record(20), last=last), LEAST_LIMIT)
 
@@ -91,7 +91,7 @@ def test_a_long_cause_is_cut_before_a_first_failure_goes():
     assert (fitted.last.message, len(fitted.last.cause.message)) == ("short", 182)
 
 
-def test_the_causes_and_the_first_failures_go_last():
+def test_causes_and_first_failures_are_removed_last():
     fitted = truncate_to_limit(record(20, "𝄞" * LONG, "t" * LONG), LEAST_LIMIT)
 
     assert numbers(fitted) == [20]
@@ -114,7 +114,7 @@ TEXTS = st.text(st.characters(exclude_categories=()), max_size=12).map(lambda te
     traceback=TEXTS,
     limit=st.integers(LEAST_LIMIT, 2 * RECORD_LIMIT),
 )
-def test_what_failed_always_fits_and_the_counts_stay(attempts, message, traceback, limit):
+def test_last_failure_and_counts_fit_any_limit(attempts, message, traceback, limit):
     whole = record(attempts, message, traceback, name="charge", version=7, fence=5, worker="one")
     fitted = truncate_to_limit(whole, limit)
 
@@ -138,7 +138,7 @@ def test_attribute_beyond_the_limit_is_named_with_its_size():
         truncate_to_limit(whole, 8192)
 
 
-def test_of_attributes_that_are_too_much_together_the_largest_is_named():
+def test_largest_of_too_large_attributes_is_named():
     whole = record(1, attributes={f"part {n}": "x" * (n * 1000) for n in range(1, 6)})
     with pytest.raises(ValueError, match=r"attribute 'part 5' .* takes 5014 bytes as JSON"):
         truncate_to_limit(whole, 8192)
@@ -148,7 +148,7 @@ def test_of_attributes_that_are_too_much_together_the_largest_is_named():
     ("field", "part"),
     [("policy_state", "the policy's state"), ("backoff_state", "the backoff's state")],
 )
-def test_a_state_that_is_beyond_the_limit_is_named(field, part):
+def test_state_over_the_limit_is_named(field, part):
     with pytest.raises(ValueError, match=f"{part} of a stateful context takes 9002 bytes"):
         truncate_to_limit(record(5, **{field: "x" * 9000}), 8192)
 
@@ -156,7 +156,7 @@ def test_a_state_that_is_beyond_the_limit_is_named(field, part):
 # -- in memory -----------------------------------------------------------------------------------
 
 
-def test_in_memory_there_is_no_limit():
+def test_record_in_memory_has_no_limit():
     cache = MemoryRetryContextCache()
     template = RetryTemplate(SimpleRetryPolicy(50), name="pins", cache=cache)
     for _ in range(20):

@@ -30,7 +30,7 @@ def breaker():
 # -- the shared record of a circuit --------------------------------------------------------------
 
 
-def test_what_a_success_changes_inside_an_attribute_of_a_circuit_stays():
+def test_circuit_attribute_changed_in_place_by_a_success_is_stored():
     template = breaker()
     template.execute(lambda context: context.attributes.update(seen=[]), state=CIRCUIT)
     template.execute(lambda context: context.attributes["seen"].append(17), state=CIRCUIT)
@@ -38,7 +38,7 @@ def test_what_a_success_changes_inside_an_attribute_of_a_circuit_stays():
     assert template.execute(lambda context: context.attributes["seen"], state=CIRCUIT) == [17]
 
 
-def test_a_success_that_changes_nothing_writes_nothing_at_its_end():
+def test_success_without_changes_writes_nothing_at_its_end():
     template = breaker()
     template.execute(lambda context: context.attributes.update(seen=[]), state=CIRCUIT)
 
@@ -64,7 +64,7 @@ def test_refreshed_circuit_begins_without_its_old_state():
     assert template.execute(lambda context: "closed", state=CIRCUIT) == "closed"
 
 
-def test_a_success_counts_as_an_attempt_of_a_circuit_and_as_no_failure():
+def test_circuit_success_counts_as_attempt_and_not_as_failure():
     template = breaker()
     template.execute(lambda context: context.attributes.update(seen=17), state=CIRCUIT)
 
@@ -75,7 +75,7 @@ def test_a_success_counts_as_an_attempt_of_a_circuit_and_as_no_failure():
 # -- the record of a key -------------------------------------------------------------------------
 
 
-def test_each_delivery_that_fails_counts_as_an_attempt_and_as_a_failure():
+def test_each_failed_delivery_counts_as_attempt_and_failure():
     template = RetryTemplate(SimpleRetryPolicy(5), clock=VirtualClock())
     for number in (1, 2, 3):
         with pytest.raises(ValueError, match="x"):
@@ -99,7 +99,7 @@ def test_max_attempts_of_a_context_is_kept(number):
     assert shown == [3, number]
 
 
-def test_where_an_attempt_was_lost_that_names_no_worker_is_not_known():
+def test_lost_attempt_without_worker_has_no_host_or_process():
     def callback(context):
         raise AttemptLostError("on another machine")
 

@@ -109,7 +109,7 @@ assert rules.classify(wave.Error()) is True
 
 def test_module_with_lazy_names_is_not_triggered(monkeypatch):
     lazy = types.ModuleType("lazy_errors")
-    lazy.__getattr__ = lambda name: pytest.fail("asked")
+    lazy.__getattr__ = lambda name: pytest.fail("looked up")
     monkeypatch.setitem(sys.modules, "lazy_errors", lazy)
     assert from_config({"lazy_errors.Error": True}).classify(ValueError()) is False
 
@@ -347,17 +347,17 @@ def test_policies_accept_named_classifier():
 
 
 def test_class_of_module_being_imported_may_be_defined_later(tmp_path, monkeypatch):
-    told = []
+    classified = []
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "slow_errors.py").write_text(
-        "import sys\nsys.told_of_an_import(1)\nclass Slow(Exception): pass\n"
+        "import sys\nsys.on_import(1)\nclass Slow(Exception): pass\n"
     )
     rules = from_config({"builtins.OSError": True, "slow_errors.Slow": True})
     monkeypatch.setattr(
-        sys, "told_of_an_import", lambda _: told.append(rules.classify(OSError())), raising=False
+        sys, "on_import", lambda _: classified.append(rules.classify(OSError())), raising=False
     )
     module = importlib.import_module("slow_errors")
     monkeypatch.delitem(sys.modules, "slow_errors")
-    assert told == [True]
+    assert classified == [True]
     monkeypatch.setitem(sys.modules, "slow_errors", module)
     assert rules.classify(module.Slow()) is True

@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 
 from tests.support import forked_python
+from tests.support.polling import wait_until
 
 COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli")
 PATIENCE = 50.0
@@ -33,8 +34,9 @@ class Odd(Exception):
 
 def wait():
     (HERE / "arrived").touch()
+    # The test is another process: a file is its signal, and its test limits the wait.
     while not (HERE / "go").exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # the interval of the polls
 
 def process(item):
     print("processing", item)
@@ -48,7 +50,7 @@ async def process_awaited(item):
     if item == GATE:
         (HERE / "arrived").touch()
         while not (HERE / "go").exists():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # as in wait()
     return item
 
 def stubborn(item):
@@ -99,12 +101,12 @@ class Place:
         self.environment = {**os.environ, "JOBS": self.url, "RETRYTEMPLATE_STORE": self.url}
 
     def run(self, *args, **variables):
-        """The command, from its begin to its end."""
+        """Run the command to its end."""
         command = [*COMMAND, *map(str, args)]
         return forked_python.run(command, timeout=PATIENCE, env=self.environment | variables)
 
     def start(self, *args, **variables):
-        """The running command."""
+        """Start the command."""
         return forked_python.Popen(
             [*COMMAND, *map(str, args)],
             stdout=subprocess.PIPE,
@@ -148,10 +150,7 @@ class Place:
 
     def arrived(self, name="arrived"):
         """Wait until the job has reached its gate."""
-        until = time.monotonic() + PATIENCE
-        while not (self.folder / name).exists():
-            assert time.monotonic() < until, f"the job did not reach {name!r}"
-            time.sleep(0.01)
+        wait_until((self.folder / name).exists)
 
     def let_go(self):
         (self.folder / "go").touch()

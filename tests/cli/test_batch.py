@@ -15,7 +15,7 @@ from retrytemplate.cli import main
 from retrytemplate.cli.commands.batch.progress import BarReporter, Throughput
 from tests.cli.jobs import COMMAND, PATIENCE, Place, lines_of
 from tests.support import forked_python
-from tests.support.step_fixture import World
+from tests.support.step_fixture import empty_world
 
 
 @pytest.fixture
@@ -89,14 +89,17 @@ def test_existing_run_is_resumed_restarted_or_rejected(place):
         assert place.run("batch", "run", step(place)).returncode == 0
     refused = place.run("batch", "run", step(place), "--on-existing", "refuse")
     assert refused.returncode == 1
-    assert "the run of 'copy' with {} exists, completed, as run 1" in refused.stderr
+    assert (
+        "run 1 of step 'copy' with parameters {} already exists and is completed; "
+        "use --on-existing resume or --on-existing restart" in refused.stderr
+    )
 
     again = place.run("batch", "run", step(place), "--on-existing", "restart")
     assert again.returncode == 1  # the rows are there already
     assert "run 2 of copy" in again.stdout
 
 
-def test_without_a_terminal_progress_is_plain_lines(place):
+def test_progress_without_terminal_is_plain_lines(place):
     child = place.start("batch", "run", step(place), "--interval", "0.05", GATE="9")
     with child:
         place.arrived()
@@ -107,7 +110,7 @@ def test_without_a_terminal_progress_is_plain_lines(place):
     assert "\x1b" not in rest
 
 
-def test_in_a_terminal_progress_is_a_live_bar(place):
+def test_progress_in_a_terminal_is_a_live_bar(place):
     code, shown = place.in_a_terminal("batch", "run", step(place, "skipping"), BAD="7")
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert code == 0
@@ -197,7 +200,7 @@ def test_undetected_async_component_runs_with_async_option(place, name):
     place.job.write_text(AWAITED)
     blocking = place.run("batch", "run", step(place, name))
     assert blocking.returncode == 2
-    assert "use run_async()" in blocking.stderr
+    assert "run_async()" in blocking.stderr
     assert "never awaited" not in blocking.stderr
 
     awaited = place.run("batch", "run", step(place, name), "--async")
@@ -257,10 +260,10 @@ def test_traceback_of_a_failing_file_has_its_own_frames_only(place):
     assert "importlib" not in done.stderr
 
 
-@pytest.mark.parametrize("way", ["a file", "a function"])
-def test_job_file_that_exits_is_wrong_use(place, way):
+@pytest.mark.parametrize("driver", ["a file", "a function"])
+def test_job_file_that_exits_is_wrong_use(place, driver):
     ends = "raise SystemExit('boom')\n"
-    place.job.write_text(ends if way == "a file" else f"def step():\n    {ends}")
+    place.job.write_text(ends if driver == "a file" else f"def step():\n    {ends}")
     done = place.run("batch", "run", step(place))
     assert done.returncode == 2
     assert re.search(r"job.py cannot be run: SystemExit: boom\n$", done.stderr)
@@ -311,7 +314,7 @@ def test_watch_in_a_terminal_follows_a_run_of_another_process_to_its_end(place):
     assert "12 written" in after
 
 
-def test_a_narrow_terminal_without_unicode_gets_ascii(place):
+def test_narrow_terminal_without_unicode_gets_ascii(place):
     place.run("batch", "run", step(place))
     plain = {"PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
     for verb in ("watch", "status"):
@@ -344,29 +347,24 @@ def test_watch_without_a_run_exits_with_1(place):
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def world(request, tmp_path, monkeypatch):
-    """Where three runs are known of: completed, failed, abandoned."""
-    if request.param == "sqlite":
-        url, prefix = f"sqlite:///{tmp_path}/jobs.db", "batch"
-    else:
-        url, prefix = request.getfixturevalue("postgres_url"), "cli"
-    made = World(url, prefix)
+def world(request, monkeypatch):
+    """A database with three runs: completed, failed, abandoned."""
 
     def fail(item):
         raise ValueError(f"item {item}")
 
-    made.step(range(5)).run({"day": "2026-11-21"})
-    made.step([1], process=fail, name="price").run({"n": 2, "file": "orders.csv"})
-    made.jobs.abandon(made.step([1], process=fail).run().run_id)
-    monkeypatch.setenv("RETRYTEMPLATE_STORE", url)
-    monkeypatch.setenv("COLUMNS", "80")
-    yield made
-    made.close()
+    with empty_world(request.param, request) as made:
+        made.step(range(5)).run({"day": "2026-11-21"})
+        made.step([1], process=fail, name="price").run({"n": 2, "file": "orders.csv"})
+        made.jobs.abandon(made.step([1], process=fail).run().run_id)
+        monkeypatch.setenv("RETRYTEMPLATE_STORE", made.url)
+        monkeypatch.setenv("COLUMNS", "80")
+        yield made
 
 
 @pytest.fixture
 def shown(world, capsys):
-    """What the command prints, line by line."""
+    """The lines that the command prints."""
 
     def run(*args):
         assert main(["batch", *map(str, args), "--store-prefix", world.prefix]) == 0
@@ -395,7 +393,7 @@ def test_status_filters_by_step_and_pages(shown):
     page = shown("status", "--limit", 2)
     assert page[-1] == "There are more: --before 2"
     assert [line.split()[0] for line in shown("status", "--before", 2)[2:]] == ["1"]
-    assert shown("status", "--step", "none") == ["No such run."]
+    assert shown("status", "--step", "none") == ["No runs match."]
 
 
 def test_status_of_one_run_prints_all_facts(shown):
@@ -405,7 +403,7 @@ def test_status_of_one_run_prints_all_facts(shown):
     assert "state         failed, 100% read: run it again to resume" in lines
     assert "error         ValueError: item 1" in lines
     assert "retries       2, rollbacks 0, crashes 0" in lines
-    assert "delivery      exactly once" in lines
+    assert "writes        exactly once" in lines
 
 
 def test_status_json_has_every_field(world, capsys):
@@ -439,7 +437,18 @@ def test_abandon_rejects_completed_and_unknown_runs(world, capsys):
     assert Runs(world.jobs).find(1).state == "completed"
 
 
-def test_abandon_in_a_terminal_asks_first(place):
+def test_run_of_abandoned_run_names_the_option_to_restart(place):
+    place.run("batch", "run", step(place), BAD="6")
+    place.run("batch", "abandon", "1", "--yes")
+
+    rejected = place.run("batch", "run", step(place))
+    assert (
+        rejected.returncode,
+        "was abandoned; start again with --on-existing restart" in rejected.stderr,
+    ) == (1, True)
+
+
+def test_abandon_in_a_terminal_requests_confirmation(place):
     place.run("batch", "run", step(place), BAD="6")
     ours, theirs = pty.openpty()
     os.write(ours, b"n\n")
@@ -458,31 +467,35 @@ def test_abandon_in_a_terminal_asks_first(place):
 @pytest.mark.parametrize(
     ("store", "code", "says"),
     [
-        ("jobs.db", 2, "--store: url must be a database URL"),
-        ("mysql://me:secret@host/db", 2, "--store: url must be one of SQLite or PostgreSQL"),
-        ("sqlite://", 2, "--store: url must name a file"),
+        ("jobs.db", 2, "--store must be a database URL"),
+        (
+            "mysql://me:secret@host/db",
+            2,
+            "--store must be a URL of SQLite or PostgreSQL, got scheme 'mysql'",
+        ),
+        ("sqlite://", 2, "--store must name a file"),
         ("sqlite:////none/jobs.db", 1, "there is no file /none/jobs.db"),
         ("postgresql://me:secret@127.0.0.1:1/db", 1, "the job repository cannot be used"),
     ],
 )
 def test_invalid_store_is_reported_without_its_password(capsys, store, code, says):
     assert main(["batch", "status", "--store", store]) == code
-    said = capsys.readouterr().err
-    assert says in said
-    assert "secret" not in said
+    message = capsys.readouterr().err
+    assert says in message
+    assert "secret" not in message
 
 
 def test_missing_store_is_wrong_use(capsys, monkeypatch):
     monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
     assert main(["batch", "status"]) == 2
-    assert "a URL is needed, here or as RETRYTEMPLATE_STORE" in capsys.readouterr().err
+    assert "pass --store or set RETRYTEMPLATE_STORE" in capsys.readouterr().err
     assert main(["batch", "status", "--store", "sqlite:///x.db", "--store-prefix", "x;y"]) == 2
-    assert "--store-prefix: prefix must be" in capsys.readouterr().err
+    assert "--store-prefix must be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["status", "watch"])
 @pytest.mark.parametrize(
-    ("name", "says"), [("", "text that is not empty"), ("\udcff", "that a database can store")]
+    ("name", "says"), [("", "non-empty string"), ("\udcff", "that a database can store")]
 )
 def test_invalid_step_name_is_wrong_use(capsys, verb, name, says):
     with pytest.raises(SystemExit) as ended:

@@ -19,7 +19,7 @@ COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli")
 
 @pytest.fixture
 def verb(monkeypatch):
-    """Make a verb ``try`` of the function, and give the exit code of running it."""
+    """Register the function as verb ``try``, run it and return the exit code."""
 
     def run(function):
         module = SimpleNamespace(
@@ -53,11 +53,11 @@ def test_message_with_escape_sequence_is_printed_escaped(verb, capsys):
     assert capsys.readouterr().err == "retrytemplate try: no key 'a\\x1b[2J\\nb'\n"
 
 
-def test_a_missing_extra_is_named_and_exits_with_2(verb, capsys):
-    error = MissingExtraError("the table needs rich: pip install 'retrytemplate[cli]'")
+def test_missing_extra_is_named_and_exits_with_2(verb, capsys):
+    error = MissingExtraError("the table needs rich: install retrytemplate[cli]")
 
     assert verb(raising(error)) == 2
-    assert "pip install 'retrytemplate[cli]'" in capsys.readouterr().err
+    assert "install retrytemplate[cli]" in capsys.readouterr().err
 
 
 def test_interrupt_exits_with_130_without_output(verb, capsys):
@@ -76,7 +76,7 @@ def test_every_verb_has_help_with_an_example(verb_name, capsys):
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-verb"]])
-def test_without_a_verb_the_usage_is_shown_and_it_exits_with_2(arguments, capsys):
+def test_command_without_verb_shows_its_usage_and_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
 
@@ -110,7 +110,7 @@ def test_pipe_closed_before_the_start_prints_no_traceback(arguments, monkeypatch
 
 
 @pytest.mark.parametrize("arguments", ["simulate", "simulate --json", "simulate --help"])
-def test_without_a_standard_output_nothing_is_printed(arguments):
+def test_command_without_standard_output_prints_nothing(arguments):
     done = subprocess.run(
         f"{' '.join(COMMAND)} {arguments} >&-", shell=True, stderr=subprocess.PIPE, check=False
     )
@@ -133,7 +133,7 @@ def test_failing_output_exits_with_1():
     assert done.stderr == "retrytemplate simulate: [Errno 28] No space left on device\n"
 
 
-def test_the_command_loads_no_package_of_an_extra_until_it_is_used():
+def test_command_loads_packages_of_extras_on_first_use():
     code = (
         "import sys; from retrytemplate.cli import main; main(['simulate', '--json']); "
         "sys.exit(any(name in sys.modules for name in ('rich', 'matplotlib')))"
@@ -143,7 +143,7 @@ def test_the_command_loads_no_package_of_an_extra_until_it_is_used():
 
 
 @pytest.mark.parametrize("module", ["asyncio", "matplotlib", "rich", "sqlalchemy"])
-def test_the_command_loads_heavy_modules_only_for_the_verbs_that_need_them(module):
+def test_command_loads_heavy_modules_only_for_their_verbs(module):
     script = f"import sys, retrytemplate.cli; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -27,7 +27,7 @@ SECRET = "s3cr%2Ft"
 
 
 class Shop:
-    """A database that a worker has used."""
+    """A database with the records of a worker."""
 
     def __init__(self, folder):
         self.path = folder / "retry.db"
@@ -64,7 +64,7 @@ def shop(tmp_path, monkeypatch):
 
 @pytest.fixture
 def shown(shop, capsys):
-    """What the command prints, line by line."""
+    """The lines that the command prints."""
 
     def run(*args):
         assert main(["context", *map(str, args)]) == 0
@@ -77,7 +77,7 @@ def shown(shop, capsys):
 
 @pytest.fixture
 def data(shop, capsys):
-    """What the command prints for machines."""
+    """The JSON that the command prints."""
 
     def run(*args):
         assert main(["context", *map(str, args), "--json"]) == 0
@@ -86,8 +86,8 @@ def data(shop, capsys):
     return run
 
 
-def refused(capsys, *args):
-    """The exit code, and what the command says when it does not do it."""
+def rejected(capsys, *args):
+    """The exit code and the error output of a rejected command."""
     try:
         code = main(["context", *map(str, args)])
     except SystemExit as ended:  # where the arguments cannot even be read
@@ -121,7 +121,7 @@ def test_list_marks_a_lost_attempt(shop, shown):
     assert re.fullmatch(r"charge/s:lost +lost +0 +\d s", shown("list")[2])
 
 
-def test_long_names_are_cut_so_that_no_line_is_wider_than_the_terminal(shop, shown, monkeypatch):
+def test_long_names_are_cut_to_the_width_of_the_terminal(shop, shown, monkeypatch):
     shop.deliver("/".join(["customer"] * 20) + "/last", ValueError("x" * 500), name="invoices")
     shop.deliver(
         "注文番号-二〇二六年十一月二十一日-東京都千代田区-最終", ValueError("接続でき" * 9)
@@ -152,7 +152,7 @@ def test_control_characters_are_escaped(shop, shown):
     assert "\x1b" not in text
 
 
-def test_a_terminal_without_unicode_gets_ascii(shop, monkeypatch, capfdbinary):
+def test_terminal_without_unicode_gets_ascii(shop, monkeypatch, capfdbinary):
     shop.deliver("zu-spät", ValueError("⏰ " * 40))
     with open(1, "w", encoding="ascii", closefd=False) as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
@@ -164,7 +164,7 @@ def test_a_terminal_without_unicode_gets_ascii(shop, monkeypatch, capfdbinary):
     assert rb"\u23f0" in out
 
 
-def test_the_next_page_is_named(shop, shown):
+def test_next_page_is_named(shop, shown):
     for number in range(18, 24):
         shop.deliver(f"order {number}", ValueError("x"))
     first = shown("list", "--limit", 3)
@@ -185,7 +185,7 @@ def test_only_keys_with_the_prefix_are_listed(shop, shown):
     assert [line.split()[0] for line in shown("list", "--prefix", "refund/")[2:]] == [
         "refund/s:order-17"
     ]
-    assert shown("list", "--prefix", "orders/") == ["No such key."]
+    assert shown("list", "--prefix", "orders/") == ["No keys match."]
 
 
 def test_list_json_has_pages(shop, data):
@@ -216,18 +216,18 @@ def test_show_prints_all_facts_of_a_key(shop, shown):
 
     assert lines[0] == "charge/s:order-17"
     assert "phase         idle" in lines
-    assert "failed        2 of 2 attempts, at most 30" in lines
+    assert "attempts      2 of at most 30, 2 failed" in lines
     assert "last failure  ConnectionError: host db-17 does not answer" in lines
     assert 'attributes    {"page": 2}' in lines
     assert [line for line in lines if re.fullmatch(r"written +\d{4}-.* UTC, \d s ago", line)]
 
 
-def test_the_attempts_of_a_key_are_shown_with_place_time_and_traceback(shown):
+def test_attempts_of_a_key_are_shown_with_place_time_and_traceback(shown):
     text = "\n".join(shown("show", "charge/s:order-17"))
     first, second = re.split(r"^(?=attempt \d)", text, flags=re.M)[1:]
 
     assert re.match(
-        r"attempt 1, ended \d{4}-\d\d-\d\d .* UTC, took \d\.\d{3} s, \S+ process \d+\n"
+        r"attempt 1, ended \d{4}-\d\d-\d\d .* UTC, took \d\.\d{3} s on host \S+, process \d+\n"
         r"  Traceback \(most recent call last\):\n",
         first,
     )
@@ -236,7 +236,8 @@ def test_the_attempts_of_a_key_are_shown_with_place_time_and_traceback(shown):
 
 def test_show_names_the_attempts_that_are_not_kept(shop, shown):
     shop.deliver("order-18", ValueError("x"), times=22)
-    heads = [line for line in shown("show", "charge/s:order-18") if re.match(r"\(?attempt", line)]
+    lines = shown("show", "charge/s:order-18")
+    heads = [line for line in lines if re.match(r"\(?attempts? \d", line)]
 
     assert [head.split(",")[0] for head in heads[:5]] == [
         "attempt 1",
@@ -272,8 +273,9 @@ def test_show_prints_that_the_next_delivery_recovers(shop, shown):
     template = RetryTemplate(SimpleRetryPolicy(1), name="once", cache=shop.cache)
     template.bind(state=RetryState("a")).outcome(lambda: 1 / 0)
 
-    assert "phase         idle, no attempt left: the next delivery recovers" in shown(
-        "show", "once/s:a"
+    assert (
+        "phase         idle, no attempts remain: the next delivery runs the recovery or fails"
+        in shown("show", "once/s:a")
     )
 
 
@@ -302,7 +304,7 @@ def test_show_json_has_the_whole_record(shop, data):
 
 
 def test_show_of_an_unknown_key_exits_with_1(shop, capsys):
-    assert refused(capsys, "show", "charge/s:order-99") == (
+    assert rejected(capsys, "show", "charge/s:order-99") == (
         1,
         "retrytemplate context: no record of the key 'charge/s:order-99'\n",
     )
@@ -322,7 +324,7 @@ def test_forget_names_unknown_keys_and_forgets_the_others(shop, capsys):
     code = main(["context", "forget", "nope", "charge/s:order-17", "--json"])
     out, err = capsys.readouterr()
 
-    assert (code, err) == (1, "retrytemplate context: no record of the key 'nope'\n")
+    assert (code, err) == (1, "retrytemplate context: no record of these keys: 'nope'\n")
     assert json.loads(out) == {"forgotten": ["charge/s:order-17"], "unknown": ["nope"]}
     assert shop.cache.keys() == []
 
@@ -341,7 +343,7 @@ def in_a_terminal(answer, *args):
 
 
 @pytest.mark.parametrize("answer", [b"\n", b"n\n", b"yesterday\n"])
-def test_forget_in_a_terminal_asks_first(shop, answer):
+def test_forget_in_a_terminal_requests_confirmation(shop, answer):
     shop.cache.begin("charge/s:held", worker="host:17:1")
     code, out, err = in_a_terminal(answer, "charge/s:order-17", "charge/s:held")
 
@@ -359,7 +361,7 @@ def test_forget_in_a_terminal_accepts_yes(shop):
     assert (code, out, shop.cache.keys()) == (0, "1 key forgotten\n", [])
 
 
-def test_forget_with_yes_does_not_ask(shop):
+def test_forget_with_yes_requests_no_confirmation(shop):
     assert in_a_terminal(b"", "charge/s:order-17", "--yes") == (0, "1 key forgotten\n", "")
 
 
@@ -376,7 +378,7 @@ def test_url_of_an_async_driver_is_accepted(shop, shown):
 
 
 def test_store_prefix_selects_the_tables(shop, capsys):
-    assert refused(capsys, "list", "--store-prefix", "other") == (
+    assert rejected(capsys, "list", "--store-prefix", "other") == (
         1,
         "retrytemplate context: the database has no tables other_*\n",
     )
@@ -384,10 +386,10 @@ def test_store_prefix_selects_the_tables(shop, capsys):
 
 def test_missing_store_is_wrong_use(capsys, monkeypatch):
     monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
-    code, said = refused(capsys, "list")
+    code, reported = rejected(capsys, "list")
 
     assert code == 2
-    assert "--store: a URL is needed, here or as RETRYTEMPLATE_STORE" in said
+    assert "pass --store or set RETRYTEMPLATE_STORE: a URL of" in reported
 
 
 @pytest.mark.parametrize(
@@ -395,30 +397,30 @@ def test_missing_store_is_wrong_use(capsys, monkeypatch):
     [
         (
             ("list", "--store", "retry.db"),
-            "--store: this is no URL; one of SQLite, PostgreSQL, Redis",
+            "--store must be a URL of SQLite, PostgreSQL, Redis",
         ),
         (
             ("list", "--store", "mysql://h/db"),
-            "a URL of SQLite, PostgreSQL, Redis or Valkey, .*, got one of 'mysql'",
+            "a URL of SQLite, PostgreSQL, Redis or Valkey, .*, got scheme 'mysql'",
         ),
-        (("list", "--store", "sqlite://"), "--store: url must name a file"),
-        (("list", "--store", "postgresql://h:port/db"), "--store: url must be a database URL"),
-        (("list", "--store-prefix", "x;y"), "--store-prefix: prefix must be .* got 'x;y'"),
+        (("list", "--store", "sqlite://"), "--store must name a file"),
+        (("list", "--store", "postgresql://h:port/db"), "--store must be a database URL"),
+        (("list", "--store-prefix", "x;y"), "--store-prefix must be .* got 'x;y'"),
         (("list", "--limit", "0"), "must be a whole number from 1 to 10000, got '0'"),
         (("show",), "the following arguments are required: KEY"),
         (("forget",), "the following arguments are required: KEY"),
     ],
 )
 def test_wrong_use_names_the_allowed_values(shop, capsys, args, says):
-    code, said = refused(capsys, *args)
+    code, reported = rejected(capsys, *args)
     assert code == 2
-    assert re.search(says, said)
+    assert re.search(says, reported)
 
 
 def test_missing_database_file_is_not_created(capsys, tmp_path):
     path = tmp_path / "none.db"
 
-    assert refused(capsys, "list", "--store", f"sqlite:///{path}") == (
+    assert rejected(capsys, "list", "--store", f"sqlite:///{path}") == (
         1,
         f"retrytemplate context: there is no file {path}\n",
     )
@@ -428,10 +430,10 @@ def test_missing_database_file_is_not_created(capsys, tmp_path):
 def test_file_without_database_exits_with_1(capsys, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("no database")
-    code, said = refused(capsys, "list", "--store", f"sqlite:///{path}")
+    code, reported = rejected(capsys, "list", "--store", f"sqlite:///{path}")
 
     assert code == 1
-    assert "file is not a database" in said
+    assert "file is not a database" in reported
     assert path.read_text() == "no database"
 
 
@@ -446,18 +448,18 @@ def test_file_without_database_exits_with_1(capsys, tmp_path):
         (f"me:{SECRET}@host/db", 2),
     ],
 )
-def test_a_password_is_never_shown(capsys, url, code):
+def test_password_is_never_shown(capsys, url, code):
     for args in (("list",), ("show", "key"), ("forget", "key", "--json")):
-        given, said = refused(capsys, *args, "--store", url)
+        given, reported = rejected(capsys, *args, "--store", url)
         assert given == code
-        assert not re.search("s3cr", said)
+        assert not re.search("s3cr", reported)
 
 
 @pytest.mark.parametrize("args", [("list",), ("list", "--limit")])
-def test_a_password_where_no_url_belongs_is_not_shown_either(capsys, args):
-    code, said = refused(capsys, *args, f"postgresql://me:{SECRET}@host/db")
+def test_password_in_an_argument_that_is_not_a_url_is_not_shown(capsys, args):
+    code, reported = rejected(capsys, *args, f"postgresql://me:{SECRET}@host/db")
     assert code == 2
-    assert not re.search("s3cr", said)
+    assert not re.search("s3cr", reported)
 
 
 @pytest.mark.parametrize("verb", ["list", "show", "forget"])

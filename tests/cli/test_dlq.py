@@ -11,7 +11,7 @@ from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import DeadLetters, SkipPolicy
 from retrytemplate.cli import main
 from tests.cli.jobs import Place, lines_of
-from tests.support.step_fixture import World
+from tests.support.step_fixture import empty_world
 
 
 class PriceError(Exception):
@@ -25,20 +25,15 @@ def fail(item):
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def world(request, tmp_path, monkeypatch):
-    """Where the items 1, 3 and 5 of one step are dead letters, and 7 of another one."""
-    if request.param == "sqlite":
-        url, prefix = f"sqlite:///{tmp_path}/jobs.db", "batch"
-    else:
-        url, prefix = request.getfixturevalue("postgres_url"), "cli_dlq"
-    made = World(url, prefix)
+def world(request, monkeypatch):
+    """A database in which items 1, 3 and 5 of one step and item 7 of another are dead letters."""
     settings = {"skip": SkipPolicy(on=PriceError), "retry": SimpleRetryPolicy(2)}
-    made.step(range(6), process=fail, key=lambda item: f"order-{item}", **settings).run()
-    made.step([7], write=lambda item, _: fail(item), name="ship", **settings).run()
-    monkeypatch.setenv("RETRYTEMPLATE_STORE", url)
-    monkeypatch.setenv("COLUMNS", "80")
-    yield made
-    made.close()
+    with empty_world(request.param, request) as made:
+        made.step(range(6), process=fail, key=lambda item: f"order-{item}", **settings).run()
+        made.step([7], write=lambda item, _: fail(item), name="ship", **settings).run()
+        monkeypatch.setenv("RETRYTEMPLATE_STORE", made.url)
+        monkeypatch.setenv("COLUMNS", "80")
+        yield made
 
 
 @pytest.fixture
@@ -108,11 +103,16 @@ def test_list_counts_the_attempts_that_a_history_leaves_out(world, shown):
 
 
 def test_list_without_a_match_prints_a_message(shown):
-    for args in (["--state", "discarded"], ["--error", "price"], ["--run", "99"]):
-        assert shown("list", *args) == ["No such letter."]
+    for args in (["--state", "discarded"], ["--error", "price"], ["--run", "1", "--step", "x"]):
+        assert shown("list", *args) == ["No dead letters match."]
 
 
-def test_the_next_page_is_named(shown, ids):
+@pytest.mark.parametrize("verb", ["list", "export"])
+def test_letters_of_unknown_run_fail(dlq, verb):
+    assert dlq(verb, "--run", 99) == (1, [], "retrytemplate dlq: there is no run 99\n")
+
+
+def test_next_page_is_named(shown, ids):
     assert shown("list", "--limit", 3)[-1] == f"There are more: --after {ids[2]}"
     assert keys(shown("list", "--after", ids[2])) == ["items:1"]
 
@@ -126,7 +126,7 @@ def test_list_json_omits_histories_and_names_the_next_page(shown, ids):
     assert json.loads("\n".join(shown("list", "--json")))["next"] is None
 
 
-def test_long_names_are_cut_so_that_no_line_is_wider_than_the_terminal(world, shown):
+def test_long_names_are_cut_to_the_width_of_the_terminal(world, shown):
     step = world.step(
         [9],
         process=lambda item: fail(item) if item else item,
@@ -143,7 +143,7 @@ def test_long_names_are_cut_so_that_no_line_is_wider_than_the_terminal(world, sh
 # -- show ----------------------------------------------------------------------------------------
 
 
-def test_a_letter_is_shown_with_its_attempts(shown, ids):
+def test_letter_is_shown_with_its_attempts(shown, ids):
     text = "\n".join(shown("show", ids[0]))
     assert text.startswith(f"dead letter {ids[0]}\nstep          copy, run 1\n")
     for line in ("key           order-1", "payload       1", "phase         process"):
@@ -207,20 +207,23 @@ def test_discard_names_invalid_letters_and_discards_the_others(dlq, ids):
         (("discard", "x", "--reason", "y"), "must be a whole number from 1 to"),
         (("list", "--state", "lost"), "invalid choice: 'lost'"),
         (("list", "--limit", "0"), "must be a whole number from 1 to 10000, got '0'"),
-        (("list", "--error", ""), "argument --error: must be a text that is not empty"),
-        (("list", "--key", ""), "argument --key: must be a text that is not empty"),
-        (("list", "--step", ""), "argument --step: must be a text that is not empty"),
-        (("list", "--step", "\udcff"), "argument --step: must be a text that a database can store"),
-        (("list", "--error", "\udcff"), "argument --error: must be a text that a database can"),
-        (("replay", "job.py:step", "--error", ""), "argument --error: must be a text that is not"),
-        (("replay", "job.py:step", "--by", ""), "argument --by: must be a text that is not empty"),
+        (("list", "--error", ""), "argument --error: must be a non-empty string"),
+        (("list", "--key", ""), "argument --key: must be a non-empty string"),
+        (("list", "--step", ""), "argument --step: must be a non-empty string"),
+        (
+            ("list", "--step", "\udcff"),
+            "argument --step: must be a string that a database can store",
+        ),
+        (("list", "--error", "\udcff"), "argument --error: must be a string that a database can"),
+        (("replay", "job.py:step", "--error", ""), "argument --error: must be a non-empty str"),
+        (("replay", "job.py:step", "--by", ""), "argument --by: must be a non-empty string"),
         (("show",), "the following arguments are required: ID"),
     ],
 )
-def test_wrong_use_names_the_allowed_values(world, capsys, args, says):
-    prefix = ["--store-prefix", world.prefix] if args and args[0] != "replay" else []
+def test_wrong_use_names_the_allowed_values(monkeypatch, tmp_path, capsys, args, says):
+    monkeypatch.setenv("RETRYTEMPLATE_STORE", f"sqlite:///{tmp_path}/missing.db")
     try:
-        code = main(["dlq", *args, *prefix])
+        code = main(["dlq", *args])
     except SystemExit as ended:
         code = ended.code
     assert code == 2
@@ -251,14 +254,14 @@ def test_json_output_needs_no_extra(shown, ids, monkeypatch):
 
 @pytest.fixture
 def place(tmp_path):
-    """Where the job's item 7 has a dead letter."""
+    """A job whose item 7 is a dead letter."""
     made = Place(tmp_path)
     done = made.run("batch", "run", f"{made.job}:skipping", BAD="7")
     assert (done.returncode, 7 in made.rows()) == (0, False)
     return made
 
 
-def test_a_letter_is_replayed_with_the_step_of_a_file(place):
+def test_letter_is_replayed_with_the_step_of_a_file(place):
     replayed = place.run("dlq", "replay", f"{place.job}:skipping", "--by", "ada")
     assert (replayed.returncode, replayed.stderr) == (0, "")
     assert replayed.stdout.splitlines()[-1] == "1 letter replayed"
@@ -285,7 +288,7 @@ def test_replay_that_fails_again_keeps_the_letter_open(place):
     assert "open" in place.run("dlq", "list").stdout
 
 
-def test_a_letter_is_replayed_once_and_only_with_its_own_step(place):
+def test_letter_is_replayed_once_and_only_with_its_own_step(place):
     assert place.run("dlq", "replay", f"{place.job}:skipping", "1").returncode == 0
     for name in ("skipping", "step"):
         again = place.run("dlq", "replay", f"{place.job}:{name}", "1")
@@ -309,8 +312,8 @@ closed = evolve(skipping, retry=RetryTemplate(guards=[Closed()]))
     assert refused.returncode == 1
     report = json.loads(refused.stdout)
     assert (report["failed"], report["error"]["message"]) == ([], "closed")
-    said = "the replay stopped early: retrytemplate.errors.Rejected: closed"
-    assert refused.stderr.splitlines() == [f"retrytemplate dlq: {said}"]
+    message = "the replay stopped early: retrytemplate.errors.Rejected: closed"
+    assert refused.stderr.splitlines() == [f"retrytemplate dlq: {message}"]
     [letter] = lines_of(place.run("dlq", "export").stdout)
     assert (letter["error_type"], letter["audit"]) == ("job.Odd", [])
 

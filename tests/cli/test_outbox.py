@@ -91,9 +91,12 @@ def test_outbox_list_names_the_next_page(outbox):
     assert lines[-1].startswith("1 of 2 messages; more: --after ")
 
 
-@pytest.mark.parametrize("filters", [["--step", "other"], ["--run", "99"]])
-def test_outbox_list_without_a_message_prints_a_note(outbox, filters):
-    assert outbox("list", *filters) == (0, ["No unsent messages."], "")
+def test_outbox_list_without_a_message_prints_a_note(outbox):
+    assert outbox("list", "--step", "other") == (0, ["No unsent messages."], "")
+
+
+def test_outbox_list_of_unknown_run_fails(outbox):
+    assert outbox("list", "--run", 99) == (1, [], "retrytemplate outbox: there is no run 99\n")
 
 
 @pytest.mark.parametrize("name", ["step", "awaited"])
@@ -135,10 +138,13 @@ def test_outbox_send_of_a_step_without_outbox_is_wrong_use(outbox, job):
 def test_batch_status_prints_the_number_of_unsent_messages(job, capsys):
     capsys.readouterr()
     assert main(["batch", "status"]) == 0
-    assert "2 of their messages are unsent: retrytemplate outbox list" in capsys.readouterr().out
+    assert (
+        "2 messages of these runs are unsent; to show: retrytemplate outbox list"
+        in capsys.readouterr().out
+    )
     assert main(["batch", "status", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "outbox        2 unsent: retrytemplate outbox send FILE:NAME" in shown
+    assert "outbox        2 unsent; to send: retrytemplate outbox send FILE:NAME" in shown
     assert main(["batch", "status", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unsent"] == 2
 

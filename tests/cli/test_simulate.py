@@ -15,7 +15,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture
 def simulated(capsys):
-    """What the command prints, line by line."""
+    """The lines that the command prints."""
 
     def run(*args):
         assert main(["simulate", *map(str, args)]) == 0
@@ -26,7 +26,7 @@ def simulated(capsys):
 
 @pytest.fixture
 def figures(capsys):
-    """What the command prints for machines."""
+    """The JSON that the command prints."""
 
     def run(*args):
         assert main(["simulate", "--json", *map(str, args)]) == 0
@@ -36,7 +36,7 @@ def figures(capsys):
 
 
 def wrong(capsys, *args):
-    """What the command says when it is used wrongly."""
+    """The error output of a wrong use."""
     try:
         code = main(["simulate", *args])
     except SystemExit as ended:  # where the arguments cannot even be read
@@ -133,7 +133,7 @@ def test_strips_of_all_backoffs_have_one_scale(simulated):
     assert marks[0] < marks[1]
 
 
-def test_the_histogram_counts_every_run(simulated):
+def test_histogram_counts_every_run(simulated):
     lines = simulated("--seed", 1, "--runs", 500)
     first = lines.index("total delay, runs") + 1
     bars = lines[first : lines.index("", first)]
@@ -160,7 +160,7 @@ def test_terminal_of_0_columns_is_treated_as_80(simulated, monkeypatch):
     assert 70 < max(map(len, usual)) <= 80
 
 
-def test_a_long_simulation_shows_its_first_and_its_last_retries(simulated):
+def test_long_simulation_shows_its_first_and_last_retries(simulated):
     lines = simulated("--policy", "simple:50", "--backoff", "fixed:1", "--runs", 2)
     numbers = [line.split()[0] for line in lines if line[:6].strip(". ").isdigit() or "..." in line]
 
@@ -196,7 +196,7 @@ def test_summary_without_delays_prints_a_note(simulated, args, says):
     assert says in simulated(*args)
 
 
-def test_a_terminal_without_unicode_gets_ascii(monkeypatch, capfdbinary):
+def test_terminal_without_unicode_gets_ascii(monkeypatch, capfdbinary):
     with open(1, "w", encoding="ascii", closefd=False) as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         assert main(["simulate", "--seed", "1"]) == 0
@@ -236,14 +236,14 @@ def test_seconds_have_about_three_significant_digits(value, text):
         ("--policy", "timeout:3", "--backoff", "uniform:1,2", *("--backoff", "fixed:1") * 3),
     ],
 )
-def test_the_picture_is_a_png_file(simulated, tmp_path, args):
+def test_picture_is_a_png_file(simulated, tmp_path, args):
     path = tmp_path / "delays.picture"
     simulated(*args, "--runs", 20, "--png", path)
 
     assert path.read_bytes().startswith(PNG)
 
 
-def test_a_picture_of_more_backoffs_has_more_panels(simulated, tmp_path):
+def test_picture_of_more_backoffs_has_more_panels(simulated, tmp_path):
     def height(*backoffs):
         path = tmp_path / "delays.png"
         simulated(
@@ -292,9 +292,9 @@ def test_wrong_use_names_the_allowed_values(capsys, args, says):
     ("policy", "attempts"), [("always", 100), ("simple:5", 5), (f"simple:{10**400}", 100)]
 )
 def test_too_many_attempts_are_rejected(capsys, policy, attempts):
-    said = wrong(capsys, "--policy", policy, "--runs", "1000000")
+    message = wrong(capsys, "--policy", policy, "--runs", "1000000")
 
-    assert said == (
+    assert message == (
         f"retrytemplate simulate: --runs: 1000000 runs of up to {attempts} attempts are "
         f"{attempts}000000; at most 1000000 attempts are simulated\n"
     )
@@ -303,9 +303,9 @@ def test_too_many_attempts_are_rejected(capsys, policy, attempts):
 @pytest.mark.parametrize("args", [(), ("--json",)])
 def test_delays_too_long_for_an_axis_are_rejected(capsys, tmp_path, args):
     path = tmp_path / "delays.png"
-    said = wrong(capsys, "--backoff", "fixed:1e308", "--runs", "2", "--png", str(path), *args)
+    message = wrong(capsys, "--backoff", "fixed:1e308", "--runs", "2", "--png", str(path), *args)
 
-    assert "--png: delays of 1e+308 seconds cannot be drawn" in said
+    assert "--png: delays of 1e+308 seconds cannot be drawn" in message
     assert not path.exists()
 
 
@@ -313,18 +313,18 @@ def test_delays_too_long_for_an_axis_are_rejected(capsys, tmp_path, args):
     ("module", "args", "purpose"),
     [("rich", (), "the table"), ("matplotlib", ("--json", "--png", "x.png"), "the picture")],
 )
-def test_a_missing_extra_is_named(capsys, monkeypatch, module, args, purpose):
+def test_missing_extra_is_named(capsys, monkeypatch, module, args, purpose):
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
 
-    said = wrong(capsys, *args)
+    message = wrong(capsys, *args)
 
-    assert purpose in said
-    assert "pip install 'retrytemplate[cli]'" in said
+    assert purpose in message
+    assert "install retrytemplate[cli]" in message
 
 
-def test_the_numbers_need_no_extra(figures, monkeypatch):
+def test_numbers_need_no_extra(figures, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 

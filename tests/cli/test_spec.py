@@ -1,4 +1,4 @@
-"""Policies and backoffs as one types them."""
+"""Policies and backoffs as text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from retrytemplate.cli.errors import UsageError
         ),
     ],
 )
-def test_a_policy_is_made_of_its_text(text, made):
+def test_policy_is_made_from_its_text(text, made):
     assert specs.parse_policy(text) == made
 
 
@@ -53,7 +53,7 @@ def test_a_policy_is_made_of_its_text(text, made):
         ("exponential:maximum=inf,jitter=none", ExponentialBackoff(maximum=float("inf"))),
     ],
 )
-def test_a_backoff_is_made_of_its_text(text, made):
+def test_backoff_is_made_from_its_text(text, made):
     assert specs.parse_backoff(text) == made
 
 
@@ -66,8 +66,11 @@ def test_a_backoff_is_made_of_its_text(text, made):
         ("simple:tries=5", "policy 'simple' cannot take 'tries=5'; allowed: max_attempts=N"),
         ("simple:5,6", "policy 'simple' cannot take '6'; allowed: max_attempts=N"),
         ("simple:max_attempts=1,max_attempts=2", "cannot take 'max_attempts=2'"),
-        ("simple:,", "policy 'simple': max_attempts must be N, got ''"),
-        ("simple:five", "policy 'simple': max_attempts must be N, got 'five'"),
+        ("simple:,", "policy 'simple': max_attempts must be an integer of at least 1, got ''"),
+        (
+            "simple:five",
+            "policy 'simple': max_attempts must be an integer of at least 1, got 'five'",
+        ),
         ("simple:0", "policy 'simple': max_attempts must be an int >= 1, got 0"),
         ("never:1", "policy 'never' cannot take '1'; allowed: no settings"),
         ("timeout", "policy 'timeout' needs timeout; allowed: timeout=SECONDS"),
@@ -98,7 +101,7 @@ def test_invalid_backoff_names_the_allowed_values(text, says):
 @pytest.mark.parametrize(
     ("kinds", "read"), [(specs.POLICIES, specs.parse_policy), (specs.BACKOFFS, specs.parse_backoff)]
 )
-def test_the_overview_names_every_kind_and_setting(kinds, read):
+def test_overview_names_every_kind_and_setting(kinds, read):
     lines = list(specs.describe_kinds(kinds))
 
     assert len(lines) == len(kinds)

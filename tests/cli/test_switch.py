@@ -43,7 +43,7 @@ COMMAND = sys.executable, "-m", "retrytemplate.cli", "switch"
 
 
 class Office:
-    """A database, and in another process, as it were, a switch that has it as its store."""
+    """A database with the switch store of another process."""
 
     def __init__(self, folder):
         self.path = folder / "switch.db"
@@ -81,7 +81,7 @@ def office(tmp_path, monkeypatch):
 
 @pytest.fixture
 def shown(office, capsys):
-    """What the command prints, line by line."""
+    """The lines that the command prints."""
 
     def run(*args, code=0):
         assert main(["switch", *map(str, args)]) == code
@@ -94,7 +94,7 @@ def shown(office, capsys):
 
 @pytest.fixture
 def data(office, capsys):
-    """What the command prints for machines."""
+    """The JSON that the command prints."""
 
     def run(*args, code=0):
         assert main(["switch", *map(str, args), "--json"]) == code
@@ -104,7 +104,7 @@ def data(office, capsys):
 
 
 def refused(capsys, *args):
-    """The exit code, and what the command says when it does not do it."""
+    """The exit code and the error output of a rejected command."""
     try:
         code = main(["switch", *map(str, args)])
     except SystemExit as ended:  # where the arguments cannot even be read
@@ -124,7 +124,7 @@ def facts(lines):
 
 @pytest.mark.statement("S4-62")
 @pytest.mark.parametrize(
-    ("option", "asked"),
+    ("option", "scope"),
     [
         (("--segment", "finance"), {"segment": "finance"}),
         (("--feature", "export"), {"feature": "export"}),
@@ -132,22 +132,22 @@ def facts(lines):
         (("--global",), {}),
     ],
 )
-def test_stop_of_the_command_reaches_a_running_switch(office, shown, option, asked):
-    assert office.switch.check(**asked)
+def test_stop_of_the_command_reaches_a_running_switch(office, shown, option, scope):
+    assert office.switch.check(**scope)
     shown("stop", *option, "--reason", REASON, "--for", "24h", "--by", "kim")
 
-    assert office.switch.check(**asked).reason.endswith(f"is stopped by kim: {REASON}")
-    assert office.switch.check(segment="others").allowed == bool(asked)
+    assert office.switch.check(**scope).reason.endswith(f"is stopped by kim: {REASON}")
+    assert office.switch.check(segment="others").allowed == bool(scope)
 
 
 def test_stop_prints_reason_operator_end_and_notification(shown):
     lines = shown(*STOPPED, "--by", "kim")
-    said = facts(lines)
+    fields = facts(lines)
 
     assert lines[0] == "segment 'finance' is stopped"
-    assert (said["reason"], said["by"]) == (REASON, "kim")
-    assert re.fullmatch(r"lifted in 24 h, \d{4}-.* UTC", said["end"])
-    assert said["notified"] == "no: pending until a process whose switch has notifiers sends it"
+    assert (fields["reason"], fields["by"]) == (REASON, "kim")
+    assert re.fullmatch(r"resumes automatically in 24 h, \d{4}-.* UTC", fields["end"])
+    assert fields["notified"] == "no: pending until a process whose switch has notifiers sends it"
 
 
 def test_operator_defaults_to_the_user_who_is_logged_in(office, shown, monkeypatch):
@@ -230,10 +230,10 @@ def test_stop_json_is_the_record_of_the_change(office, data):
 
 
 def test_stop_with_short_reason_is_rejected_and_stops_nothing(office, capsys):
-    code, said = refused(capsys, *STOPPED[:4], "leak", "--for", "24h")
+    code, message = refused(capsys, *STOPPED[:4], "leak", "--for", "24h")
 
     assert code == 1
-    assert "reason must have at least 12 characters" in said
+    assert "reason must have at least 12 characters" in message
     assert office.switch.check(segment="finance")
 
 
@@ -252,7 +252,7 @@ def in_a_terminal(answer, *args):
 GLOBAL = "stop", "--global", "--reason", "prices wrong, incident 4713", "--for", "2h"
 
 
-def test_stop_of_everything_in_a_terminal_asks_first(office):
+def test_stop_of_everything_in_a_terminal_requests_confirmation(office):
     code, out, err = in_a_terminal(b"n\n", *GLOBAL)
 
     assert (code, out) == (1, "")
@@ -264,7 +264,7 @@ def test_stop_of_everything_in_a_terminal_asks_first(office):
 
 
 @pytest.mark.parametrize(
-    ("answer", "more"), [(b"y\n", ()), (b"", ("--yes",))], ids=["asked", "said before"]
+    ("answer", "more"), [(b"y\n", ()), (b"", ("--yes",))], ids=["confirmed", "--yes"]
 )
 def test_stop_of_everything_in_a_terminal_accepts_yes(office, answer, more):
     code, out, _ = in_a_terminal(answer, *GLOBAL, *more)
@@ -281,7 +281,7 @@ def test_resumed_scope_runs_again(office, shown):
     shown(*STOPPED)
     lines = shown(*RESUME, "--by", "lee")
 
-    assert lines[0] == "segment 'finance' runs again"
+    assert lines[0] == "segment 'finance' is resumed"
     assert facts(lines)["justification"] == MENDED
     assert facts(lines)["by"] == "lee"
     assert "end" not in facts(lines)
@@ -291,7 +291,10 @@ def test_resumed_scope_runs_again(office, shown):
 def test_resume_under_a_wider_stop_prints_a_note(shown):
     shown(*STOPPED)
     shown(*GLOBAL)
-    assert facts(shown(*RESUME))["note"] == "everything is stopped, this as well"
+    assert (
+        facts(shown(*RESUME))["note"]
+        == "the global stop is still in force: this scope stays stopped"
+    )
 
 
 def test_resume_of_a_running_scope_is_rejected(office, capsys):
@@ -299,7 +302,7 @@ def test_resume_of_a_running_scope_is_rejected(office, capsys):
 
     assert refused(capsys, *RESUME) == (
         1,
-        "retrytemplate switch: segment 'finance' is not stopped; what is stopped: "
+        "retrytemplate switch: segment 'finance' is not stopped; stopped scopes: "
         "feature 'export'\n",
     )
 
@@ -307,14 +310,14 @@ def test_resume_of_a_running_scope_is_rejected(office, capsys):
 def test_canary_advances_in_steps(office, shown):
     shown(*STOPPED)
     lines = shown(*RESUME, "--canary", "5,25,100")
-    assert lines[0] == "segment 'finance' is back for 5 % of the keys"
+    assert lines[0] == "segment 'finance' is resumed for 5 % of the keys"
     assert facts(lines)["next"] == "25 %, 100 %, each with --advance, after a check"
 
     lines = shown(*RESUME, "--advance")
-    assert lines[0] == "segment 'finance' is back for 25 % of the keys"
+    assert lines[0] == "segment 'finance' is resumed for 25 % of the keys"
     assert office.switch.report().lines[0].entry.share == 25
 
-    assert shown(*RESUME, "--advance")[0] == "segment 'finance' runs again"
+    assert shown(*RESUME, "--advance")[0] == "segment 'finance' is resumed"
     assert office.switch.check(segment="finance")
 
 
@@ -366,35 +369,35 @@ def test_check_that_is_not_a_program_fails(office, shown, capsys):
 
 
 @pytest.mark.parametrize("command", ["no-such-command-17", " ", "a 'quote"])
-def test_a_check_that_cannot_be_run_changes_nothing(office, shown, capsys, command):
+def test_check_command_that_cannot_run_changes_nothing(office, shown, capsys, command):
     shown(*STOPPED)
     shown(*RESUME, "--canary", "5,25,100")
-    code, said = refused(capsys, *RESUME, "--advance", "--check", command)
+    code, message = refused(capsys, *RESUME, "--advance", "--check", command)
 
-    assert (code, "--check: " in said) == (2, True)
+    assert (code, "--check: " in message) == (2, True)
     assert office.switch.report().lines[0].entry.share == 5
 
 
 def test_advance_without_a_canary_is_rejected(shown, capsys):
     shown(*STOPPED)
-    code, said = refused(capsys, *RESUME, "--advance")
+    code, message = refused(capsys, *RESUME, "--advance")
 
-    assert (code, said) == (
+    assert (code, message) == (
         1,
-        "retrytemplate switch: segment 'finance' is stopped wholly: begin with resume --canary "
-        "5,25,100\n",
+        "retrytemplate switch: segment 'finance' is stopped for all keys; start a canary with "
+        "resume --canary 5,25,100\n",
     )
 
 
 def test_resume_of_everything_needs_an_override(office, shown, capsys):
     shown(*GLOBAL)
     back = "resume", "--global", "--justification", MENDED
-    code, said = refused(capsys, *back)
+    code, message = refused(capsys, *back)
 
-    assert (code, said) == (
+    assert (code, message) == (
         1,
-        "retrytemplate switch: after a stop of everything not all comes back at once: resume with "
-        "--canary 5,25,100, or say --override\n",
+        "retrytemplate switch: a global stop must be resumed in steps: use --canary 5,25,100, or "
+        "--override to resume all at once\n",
     )
     assert not office.switch.check()
     assert facts(shown(*back, "--by", "lee", "--override"))["by"] == "lee, with an override"
@@ -415,7 +418,7 @@ def test_status_prints_a_line_for_each_stop(office, shown):
     assert set(rule) == {"─"}
     assert re.fullmatch(rf"segment 'finance' +stopped +3 d +kim +permanent +{REASON}", first)
     assert re.fullmatch(
-        r"feature 'export' +back for 25 % +1 h 57 min +lee +due in 46 h +wrong.*", second
+        r"feature 'export' +resumed for 25 % +1 h 57 min +lee +due in 46 h +wrong.*", second
     )
     assert pending == "Pending notifications: 3 changes, the oldest 3 d old."
 
@@ -468,14 +471,14 @@ def test_status_of_names_prints_the_decision_of_a_check(office, shown):
 
 
 @pytest.mark.parametrize("key", ["user-1", "user-2", "user-3", "17", '"17"', '["eu", 17]'])
-def test_while_a_canary_runs_the_key_decides_as_in_a_check(office, data, key):
+def test_key_decides_as_in_a_check_while_a_canary_runs(office, data, key):
     office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
     office.switch.resume(segment="finance", by="lee", justification=MENDED, canary=(50, 100))
     given = {"17": 17, '"17"': "17", '["eu", 17]': ("eu", 17)}.get(key, key)
-    asked = data("status", "--segment", "finance", "--key", key)
+    decision = data("status", "--segment", "finance", "--key", key)
 
-    assert asked["allowed"] == office.switch.check(segment="finance", key=given).allowed
-    assert asked["entry"]["next_shares"] == [100.0]
+    assert decision["allowed"] == office.switch.check(segment="finance", key=given).allowed
+    assert decision["entry"]["next_shares"] == [100.0]
 
 
 def test_status_of_a_key_alone_checks_everything(office, shown):
@@ -549,9 +552,9 @@ def test_report_prints_all_facts_of_each_stop_overdue_ones_first(office, shown):
     assert re.fullmatch(r"Kill switch, \d{4}-.* UTC: 2 stopped, 1 overdue", title)
     assert first.startswith("feature 'export': stopped, overdue\n")
     assert second.startswith("segment 'finance': stopped\n")
-    said = facts(second.splitlines())
-    assert re.fullmatch(r"\d{4}-.* UTC, 30 d ago", said.pop("since"))
-    assert said == {"by": "kim", "reason": REASON, "end": "permanent"}
+    fields = facts(second.splitlines())
+    assert re.fullmatch(r"\d{4}-.* UTC, 30 d ago", fields.pop("since"))
+    assert fields == {"by": "kim", "reason": REASON, "end": "permanent"}
     assert lines[-1] == "Pending notifications: 2 changes, the oldest 30 d old."
 
 
@@ -591,7 +594,7 @@ def test_stop_on_a_server_is_shown(office, shown, data, request, server):
         assert switch.check(segment="finance")
 
 
-def test_a_process_that_runs_sees_a_stop_from_the_command_line(office):
+def test_stop_from_the_command_line_is_seen_by_a_running_process(office):
     script = f"""
 import sys
 from retrytemplate.control import KillSwitch, SQLSwitchStore
@@ -605,10 +608,10 @@ print(*switch.check(segment="finance"), flush=True)
     ) as process:
         assert process.stdout.readline() == "True \n"
         done = forked_python.run((*COMMAND, *STOPPED), stdin=subprocess.DEVNULL)
-        said, _ = process.communicate("\n")
+        output, _ = process.communicate("\n")
 
     assert done.returncode == 0
-    assert said.startswith("False segment 'finance' is stopped by ")
+    assert output.startswith("False segment 'finance' is stopped by ")
 
 
 def test_unprintable_change_is_committed_and_reported(office):
@@ -639,8 +642,8 @@ def test_unreadable_document_exits_with_1(office, capsys):
         connection.execute("UPDATE retry_switch SET document = '{\"v\": 99}'")
 
     for args in (("status",), ("report",), STOPPED, RESUME):
-        code, said = refused(capsys, *args)
-        assert (code, "this version reads up to" in said) == (1, True)
+        code, message = refused(capsys, *args)
+        assert (code, "this version reads up to" in message) == (1, True)
 
 
 @pytest.fixture
@@ -682,10 +685,10 @@ def test_json_of_an_unreadable_record_has_the_reason(unreadable, data):
 
 
 def test_change_is_committed_despite_an_unreadable_record(unreadable, shown):
-    said = facts(shown(*RESUME))
+    fields = facts(shown(*RESUME))
 
-    assert (said["justification"], said["notified"][:2]) == (MENDED, "no")
-    assert "note" not in said
+    assert (fields["justification"], fields["notified"][:2]) == (MENDED, "no")
+    assert "note" not in fields
 
 
 @pytest.mark.parametrize(
@@ -700,18 +703,18 @@ def test_change_is_committed_despite_an_unreadable_record(unreadable, shown):
 )
 def test_unavailable_store_is_reported_without_its_password(capsys, url, code):
     for args in (("status",), STOPPED, RESUME, (*RESUME, "--advance")):
-        given, said = refused(capsys, *args, "--store", url)
+        given, message = refused(capsys, *args, "--store", url)
         assert given == code
-        assert not re.search("s3cr", said)
-        assert said.endswith(": nothing was changed\n") == (code == 1 and args != ("status",))
+        assert not re.search("s3cr", message)
+        assert message.endswith(": nothing was changed\n") == (code == 1 and args != ("status",))
 
 
 def test_missing_store_is_wrong_use(capsys, monkeypatch):
     monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
-    code, said = refused(capsys, "status")
+    code, message = refused(capsys, "status")
 
     assert code == 2
-    assert "--store: a URL is needed, here or as RETRYTEMPLATE_STORE" in said
+    assert "pass --store or set RETRYTEMPLATE_STORE: a URL of" in message
 
 
 # -- the switch of a program ---------------------------------------------------------------------
@@ -737,7 +740,7 @@ number = 17
 
 @pytest.fixture
 def service(office, monkeypatch):
-    """The options that say that it is the switch of a program."""
+    """The options that select the switch of a program."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     path = office.path.with_name("service.py")
     path.write_text(SERVICE)
@@ -762,8 +765,8 @@ def test_names_and_rules_of_a_switch_file_apply(office, service, capsys):
         (("status", "--segment", "finanse"), "the segments declared are: 'finance', 'hr'"),
         (("stop", "--segment", "hr", "--reason", "leak suspected", "--for", "1h"), "must contain"),
     ):
-        code, said = refused(capsys, *args, *service)
-        assert (code, says in said) == (1, True)
+        code, message = refused(capsys, *args, *service)
+        assert (code, says in message) == (1, True)
     assert refused(capsys, *RESUME, *service)[0] == 1
     assert office.switch.report().lines == ()
 
@@ -779,10 +782,10 @@ def test_names_and_rules_of_a_switch_file_apply(office, service, capsys):
 )
 def test_invalid_switch_file_is_wrong_use(service, capsys, name, more, says):
     file = service[1].removesuffix(":switch")
-    code, said = refused(capsys, "status", "--switch", f"{file}:{name}", *more)
+    code, message = refused(capsys, "status", "--switch", f"{file}:{name}", *more)
 
     assert code == 2
-    assert re.search(says, said)
+    assert re.search(says, message)
 
 
 # -- wrong use -----------------------------------------------------------------------------------
@@ -801,9 +804,9 @@ def test_invalid_switch_file_is_wrong_use(service, capsys, name, more, says):
             "--when-expired resume: needs --for",
         ),
         (STOPPED[:3] + STOPPED[5:], "the following arguments are required: --reason"),
-        ((*STOPPED, "--reason", ""), "--reason: must be a text that is not empty"),
-        ((*STOPPED, "--by", ""), "--by: must be a text that is not empty"),
-        ((*STOPPED, "--by", "   "), "--by must be a non-empty str"),
+        ((*STOPPED, "--reason", ""), "--reason: must be a non-empty string"),
+        ((*STOPPED, "--by", ""), "--by: must be a non-empty string"),
+        ((*STOPPED, "--by", "   "), "--by must be a non-blank str"),
         (("stop", "--segment", " x", *STOPPED[3:]), "--segment must be a name: .* got ' x'"),
         (("stop", "--feature", "", *STOPPED[3:]), "--feature must be a name: .* got ''"),
         ((*STOPPED, "--when-expired", "drop"), "choose from '?resume'?, '?keep'?"),
@@ -835,21 +838,21 @@ def test_invalid_switch_file_is_wrong_use(service, capsys, name, more, says):
         ((*RESUME[:4], "leak \udce4 mended"), "--justification: must be valid"),
         (("status", "--segment", "\udce4"), "--segment: must be valid"),
         (("status", "--key", "\udce4"), "--key: must be valid"),
-        (("status", "--segment", "x", "--key", "1.5"), "--key: must be a text, .* got '1.5'"),
-        (("status", "--segment", "x", "--key", "{}"), "--key: must be a text, .* got '{}'"),
+        (("status", "--segment", "x", "--key", "1.5"), "--key: must be a string, .* got '1.5'"),
+        (("status", "--segment", "x", "--key", "{}"), "--key: must be a string, .* got '{}'"),
         (("status", "--segment", "x", "--key", "[" * 99999), "--key: it is nested too deeply"),
-        (("status", "--segment", "x", "--key", ""), "--key: must be a text that is not empty"),
+        (("status", "--segment", "x", "--key", ""), "--key: must be a non-empty string"),
         (("report", "--audit", "0"), "must be a whole number from 1 to 1000, got '0'"),
-        (("status", "--store", "switch.db"), "--store: this is no URL"),
-        (("status", "--store", "sqlite://"), "--store: url must name a file"),
-        (("status", "--store-prefix", "x;y"), "--store-prefix: prefix must be .* got 'x;y'"),
+        (("status", "--store", "switch.db"), "--store must be a URL of SQLite"),
+        (("status", "--store", "sqlite://"), "--store must name a file"),
+        (("status", "--store-prefix", "x;y"), "--store-prefix must be .* got 'x;y'"),
     ],
 )
 def test_wrong_use_names_the_allowed_values_and_changes_nothing(office, capsys, args, says):
-    code, said = refused(capsys, *args)
+    code, message = refused(capsys, *args)
 
     assert code == 2
-    assert re.search(says, said)
+    assert re.search(says, message)
     assert office.names() == set()
 
 
@@ -868,7 +871,7 @@ def test_changes_need_no_cli_extra(office, shown, data, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
 
     assert shown(*STOPPED)[0] == "segment 'finance' is stopped"
-    assert shown(*RESUME)[0] == "segment 'finance' runs again"
+    assert shown(*RESUME)[0] == "segment 'finance' is resumed"
     assert data("status")["stopped"] == []
 
 
@@ -876,18 +879,24 @@ def test_changes_need_no_cli_extra(office, shown, data, monkeypatch):
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 TYPED = re.compile(r"^\$ retrytemplate (switch .*)$", re.M)
+PROGRAM = re.compile(r"^```python\n(# file: (\S+)\n.*?)^```", re.M | re.S)
 
 
-@pytest.mark.parametrize("page", ["kill-switch", "runbook", "switch-commands"])
+@pytest.mark.parametrize(
+    "page", ["control/kill-switch", "operations/runbook", "operations/switch-commands"]
+)
 def test_commands_of_a_page_run_in_order(office, page, monkeypatch, capsys):
     probe = office.path.with_name("errors-are-rare.sh")
     probe.write_text("#!/bin/sh\n")
     probe.chmod(0o755)
     monkeypatch.chdir(probe.parent)
-    lines = TYPED.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    for source, name in PROGRAM.findall(text):
+        Path(name).write_text(source, encoding="utf-8")
+    lines = TYPED.findall(text.replace("\\\n", ""))
 
     assert [main(shlex.split(line)) for line in lines] == [0] * len(lines)
-    assert lines or page == "kill-switch"
+    assert lines or page == "control/kill-switch"
     assert capsys.readouterr().err == ""
 
 
@@ -901,6 +910,6 @@ def test_examples_of_the_help_are_valid(office, capsys):
 
     for line in lines:
         args = vars(parser.parse_args(shlex.split(line)))
-        said = args.get("reason") or args.get("justification") or REASON
-        assert office.switch.stop(feature="x", reason=said, by="kim", permanent=True)
+        reason = args.get("reason") or args.get("justification") or REASON
+        assert office.switch.stop(feature="x", reason=reason, by="kim", permanent=True)
     assert len(lines) > 15

@@ -1,4 +1,4 @@
-"""What the tests of control objects share."""
+"""Fixtures that the tests of control objects share."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from tests.support.http_service import Server, Shop
 
 @pytest.fixture
 def switching():
-    """Threads take turns after every few steps: where a lock is missing, it shows."""
+    """Switch threads after every few instructions, to reveal missing locks."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

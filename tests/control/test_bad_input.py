@@ -11,7 +11,7 @@ from retrytemplate.control.breaker.replay import RecordedCall
 
 
 class Nonsense:
-    """Good for nothing."""
+    """An object of no accepted type."""
 
     def __repr__(self):
         return "<nonsense>"
@@ -31,6 +31,7 @@ NEEDED = {
     control.FailureKinds: {},
     control.Fallback: {"fallbacks": print},
     control.Hedge: {"idempotent": True},
+    control.HostGate: {},
     control.KillSwitch: {},
     control.MemorySwitchStore: {},
     control.NestedRetries: {},
@@ -39,6 +40,7 @@ NEEDED = {
     control.Operations: {},
     control.Pipeline: {"layers": Timeout(1)},
     control.Preset: {"name": "mine"},
+    control.ProcessGate: {},
     control.Propagation: {},
     control.Quantile: {"q": 0.5},
     control.RedisCircuitStore: {"url": "redis://localhost"},
@@ -61,6 +63,8 @@ GIVEN = {
         "BudgetSnapshot",
         "BulkheadSnapshot",
         "CircuitSnapshot",
+        "GateEntry",
+        "GateSnapshot",
         "HedgeSnapshot",
     ),
     *("Nesting", "Operation", "OperationResult", "Permit", "LintWarning", "Slot", "Strategy"),
@@ -73,7 +77,7 @@ BELOW_ZERO = {(RecordedCall, "time")}
 
 # Where the message has other words than the setting's name.
 WORDS = {
-    (control.Fallback, "fallbacks"): "functions to fall back on",
+    (control.Fallback, "fallbacks"): "fallback functions",
     (control.Pipeline, "layers"): "takes strategies",
     (control.FailureKinds, "default"): "the kind of a failure",
     (control.CodeClassifier, "named"): "rules must map",
@@ -99,7 +103,7 @@ def settings():
             yield pytest.param(part, name, number, id=f"{part.__qualname__}-{name}")
 
 
-def test_the_tests_know_every_part_that_a_user_makes():
+def test_table_covers_every_public_part():
     parts = {
         name
         for name in control.__all__
@@ -133,7 +137,7 @@ def test_wrong_value_is_rejected_by_name(part, name, number):
         if each.values[2] and tuple(each.values[:2]) not in ANYTHING
     ],
 )
-def test_a_number_is_one_that_can_be_counted_or_waited(part, name):
+def test_number_must_be_finite_and_in_range(part, name):
     values = [float("nan"), "1", True]
     if (part, name) not in BELOW_ZERO:
         values.append(-1)

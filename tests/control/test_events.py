@@ -1,4 +1,4 @@
-"""Listeners and clocks of every control object: none of them changes a call, none meets a lock."""
+"""Listeners and clocks of every control object: none changes a call, none runs under a lock."""
 
 import inspect
 import threading
@@ -26,7 +26,7 @@ from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 
 class Down(Exception):
-    """What a call fails with."""
+    """The error of a failing call."""
 
 
 def failing(*_):
@@ -34,7 +34,7 @@ def failing(*_):
 
 
 def outcome(function, *args):
-    """What came of it, to be compared."""
+    """The outcome of the call, as comparable values."""
     try:
         return function(*args)
     except Exception as exc:
@@ -127,7 +127,7 @@ def timeout(clock, listeners):
     return None, lambda: [outcome(made.call, clock.advance, 9.0)]
 
 
-WAYS = {
+DRIVERS = {
     Bulkhead: bulkhead,
     CircuitBreaker: breaker,
     Fallback: fallback,
@@ -141,66 +141,68 @@ WAYS = {
     Timeout: timeout,
 }
 
-every = pytest.mark.parametrize("way", list(WAYS.values()), ids=lambda way: way.__name__)
+every = pytest.mark.parametrize(
+    "driver", list(DRIVERS.values()), ids=lambda driver: driver.__name__
+)
 
 
-def test_the_tests_know_everybody_who_has_listeners():
+def test_table_covers_every_class_with_listeners():
     parts = [getattr(control, name) for name in control.__all__]
     classes = [part for part in parts if isinstance(part, type)]
     assert {
         each
         for each in classes
         if "__init__" in dir(each) and "listeners" in inspect.signature(each.__init__).parameters
-    } == WAYS.keys()
+    } == DRIVERS.keys()
 
 
 class Breaks(ControlListener):
     def __init__(self):
-        self.told = 0
+        self.events = 0
 
     def on_event(self, event):
-        self.told += 1
+        self.events += 1
         raise ZeroDivisionError("the listener")
 
 
 @every
-def test_a_listener_that_raises_neither_breaks_nor_hides_what_came_of_the_call(way, caplog):
-    _, usual = way(VirtualClock(), [])
+def test_listener_that_raises_does_not_change_the_result(driver, caplog):
+    _, usual = driver(VirtualClock(), [])
     breaks = Breaks()
-    _, disturbed = way(VirtualClock(), [breaks, Breaks()])
+    _, disturbed = driver(VirtualClock(), [breaks, Breaks()])
     assert disturbed() == usual()
-    assert breaks.told > 0
-    assert "the call continues" in caplog.text
+    assert breaks.events > 0
+    assert "raised an exception, which is ignored" in caplog.text
 
 
 def is_free(part):
-    """Whether another thread can look at it meanwhile."""
+    """Whether another thread can use the object at this time."""
     thread = threading.Thread(target=part.snapshot, daemon=True)
     thread.start()
     thread.join(JOIN_TIMEOUT)
     return not thread.is_alive()
 
 
-LOOKED_AT = [way for part, way in WAYS.items() if hasattr(part, "snapshot")]
-looked_at = pytest.mark.parametrize("way", LOOKED_AT, ids=lambda way: way.__name__)
+LOOKED_AT = [driver for part, driver in DRIVERS.items() if hasattr(part, "snapshot")]
+looked_at = pytest.mark.parametrize("driver", LOOKED_AT, ids=lambda driver: driver.__name__)
 
 
 @looked_at
-def test_listener_is_notified_without_a_lock(way):
+def test_listener_is_notified_without_a_lock(driver):
     seen = []
 
     class Looks(ControlListener):
         def on_event(self, event):
             seen.append(all(seen) and is_free(made))
 
-    made, calls = way(VirtualClock(), [Looks()])
+    made, calls = driver(VirtualClock(), [Looks()])
     calls()
     assert seen
     assert all(seen)
 
 
 @looked_at
-def test_a_clock_is_read_with_no_lock_held(way):
+def test_clock_is_read_without_a_held_lock(driver):
     seen = []
 
     class Looks(VirtualClock):
@@ -210,7 +212,7 @@ def test_a_clock_is_read_with_no_lock_held(way):
             return super().monotonic()
 
     made, main = None, threading.current_thread()
-    made, calls = way(Looks(), [])
+    made, calls = driver(Looks(), [])
     calls()
     assert seen
     assert all(seen)

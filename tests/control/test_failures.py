@@ -1,4 +1,4 @@
-"""The failure of several calls: the first one's, with the others on it."""
+"""The combined failure of several calls: the first one, with the others as its cause."""
 
 from attrs import frozen
 
@@ -22,7 +22,7 @@ def test_failure_without_a_text_is_reported():
     assert first.__cause__.exceptions == (mute,)
 
 
-def test_a_failure_that_takes_no_attributes_goes_without():
+def test_failure_that_accepts_no_attributes_is_raised_unchanged():
     first = Frozen()
     assert combine_failures(first, [("the cache", KeyError())], "the others") is first
 

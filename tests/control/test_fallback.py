@@ -1,4 +1,4 @@
-"""A fallback: which function answers, and the error if none does."""
+"""A fallback: the function that supplies the result, and the error if all fail."""
 
 import asyncio
 from collections import Counter
@@ -27,11 +27,11 @@ from tests.support.gc_probe import left_by
 
 
 class Down(Exception):
-    """What the primary fails with."""
+    """The error of the primary."""
 
 
 class Missing(LookupError):
-    """What the cache fails with."""
+    """The error of the cache."""
 
 
 def primary(city):
@@ -49,7 +49,7 @@ def default(city):
 
 
 @pytest.mark.statement("S4-45")
-def test_links_are_asked_in_order_and_the_first_answer_counts():
+def test_links_are_called_in_order_and_the_first_result_is_used():
     weather = Fallback(cached, default)
     assert weather.call(str.upper, "rome") == "ROME"
     assert weather.call(primary, "Rome") == 31
@@ -58,7 +58,7 @@ def test_links_are_asked_in_order_and_the_first_answer_counts():
 
 
 @pytest.mark.statement("S4-47")
-def test_an_answer_says_whose_it_is():
+def test_outcome_names_its_source():
     weather = Fallback(cached, default)
     own = weather.outcome(str.upper, "rome")
     assert (own.source, own.used_fallback, own.attempts) == ("primary", False, 1)
@@ -68,7 +68,7 @@ def test_an_answer_says_whose_it_is():
 
 
 @pytest.mark.statement("S4-45")
-def test_when_all_fail_the_first_failure_is_raised_with_the_others():
+def test_first_failure_is_raised_with_the_others_when_all_fail():
     with pytest.raises(Down) as raised:
         Fallback(cached, lambda city: 1 / 0).call(primary, "Oslo")
     error = raised.value
@@ -79,7 +79,7 @@ def test_when_all_fail_the_first_failure_is_raised_with_the_others():
     ]
 
 
-def test_a_cause_that_was_there_is_kept_and_no_failure_is_its_own_cause():
+def test_existing_cause_is_kept_and_no_failure_is_its_own_cause():
     failure = Down()
     failure.__cause__ = cause = KeyError()
 
@@ -92,18 +92,18 @@ def test_a_cause_that_was_there_is_kept_and_no_failure_is_its_own_cause():
     assert (first, type(second)) == (cause, Missing)
 
 
-def test_what_is_not_worth_it_leaves_at_once():
-    asked = Counter()
+def test_failure_outside_of_on_is_raised_immediately():
+    queries = Counter()
 
     def counted(city):
-        asked["link"] += 1
+        queries["link"] += 1
 
     weather = Fallback(counted, on=(ConnectionError,))
     with pytest.raises(Down):
         weather.call(primary, "Rome")
     outcome = weather.outcome(primary, "Rome")
     assert (type(outcome.exception), outcome.source, outcome.attempts) == (Down, None, 1)
-    assert not asked
+    assert not queries
 
 
 def odd(exc):
@@ -114,7 +114,7 @@ async def primary_async(city):
     raise Down(city)
 
 
-def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_error():
+def test_predicate_that_raises_ends_the_call_with_the_failure_as_cause():
     weather = Fallback(default, on=odd)
     for outcome in (
         weather.outcome(primary, "Rome"),
@@ -125,7 +125,7 @@ def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_
         assert (outcome.attempts, outcome.source, outcome.failures) == (1, None, ())
 
 
-def test_the_error_of_a_predicate_keeps_the_failure_where_another_one_is_handled():
+def test_error_of_a_predicate_keeps_its_cause_inside_a_handler():
     with pytest.raises(ZeroDivisionError) as raised:
         try:
             raise KeyError
@@ -135,7 +135,7 @@ def test_the_error_of_a_predicate_keeps_the_failure_where_another_one_is_handled
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, MisuseError])
-def test_what_a_predicate_ends_the_program_with_passes(end):
+def test_base_exception_of_a_predicate_passes(end):
     def ends(exc):
         raise end
 
@@ -144,7 +144,7 @@ def test_what_a_predicate_ends_the_program_with_passes(end):
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError, MisuseError])
-def test_what_ends_the_program_or_the_task_is_never_answered_by_another(end):
+def test_base_exception_is_never_replaced(end):
     def ends(city):
         raise end
 
@@ -155,7 +155,7 @@ def test_what_ends_the_program_or_the_task_is_never_answered_by_another(end):
 
 
 @pytest.mark.statement("S4-46")
-def test_every_answer_has_to_be_acceptable():
+def test_every_result_must_be_acceptable():
     weather = Fallback(lambda city: "", default, accept=bool)
     outcome = weather.outcome(lambda city: None, "Rome")
     assert outcome.value == "not known at the moment"
@@ -164,7 +164,7 @@ def test_every_answer_has_to_be_acceptable():
 
 @pytest.mark.statement("S4-31")
 @pytest.mark.statement("S4-39")
-def test_it_answers_for_the_call_that_fails_and_for_the_open_circuit():
+def test_fallback_covers_failures_and_the_open_circuit():
     breaker = CircuitBreaker("weather", window=Consecutive(2), clock=VirtualClock())
     guarded, answered = breaker.wrap(primary), Fallback(default)
     outcomes = [answered.outcome(guarded, "Rome") for _ in range(3)]
@@ -174,7 +174,7 @@ def test_it_answers_for_the_call_that_fails_and_for_the_open_circuit():
 
 @pytest.mark.statement("S4-39")
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
-def test_an_asynchronous_link_is_awaited(loop):
+def test_asynchronous_link_is_awaited(loop):
     async def down(city):
         await loop.checkpoint()
         raise Down(city)
@@ -199,11 +199,11 @@ def test_awaitable_result_is_rejected_in_a_synchronous_fallback():
 
     with pytest.raises(MisuseError, match=r"use call_async\(\)"):
         Fallback(other).call(primary, "Rome")
-    with pytest.raises(TypeError, match="is not asynchronous, and falls back on"):
+    with pytest.raises(TypeError, match=r"the fallback .* is asynchronous, but .* is synchronous"):
         Fallback(other).wrap(primary)
 
 
-def test_a_link_has_its_own_guards():
+def test_link_has_its_own_guards():
     calls = Counter()
 
     @RetryTemplate(SimpleRetryPolicy(3)).wrap
@@ -218,32 +218,32 @@ def test_a_link_has_its_own_guards():
 
 
 def test_fallback_is_reported_and_a_failing_listener_changes_nothing():
-    heard = []
+    events = []
 
     class Listens(ControlListener):
         def on_event(self, event):
-            heard.append(event)
+            events.append(event)
             raise ZeroDivisionError
 
     weather = Fallback(cached, name="weather", listeners=[Listens()])
     weather.call(str.upper, "rome")
     weather.call(primary, "Rome")
     weather.outcome(primary, "Oslo")
-    assert [(type(each), each.name, each.source) for each in heard] == [
+    assert [(type(each), each.name, each.source) for each in events] == [
         (FallbackUsed, "weather", "cached"),
         (FallbackUsed, "weather", None),
     ]
-    assert all(type(each.error) is Down for each in heard)
+    assert all(type(each.error) is Down for each in events)
 
 
-def test_it_is_a_strategy_and_keeps_the_name_of_what_it_wraps():
+def test_fallback_is_a_strategy_and_keeps_the_name_of_the_function():
     weather = Fallback(default)
     assert isinstance(weather, Strategy)
     assert weather.wrap(primary).__name__ == "primary"
     assert weather.wrap(primary)("Rome") == "not known at the moment"
 
 
-def test_how_long_it_took_is_measured():
+def test_elapsed_time_is_measured():
     clock = VirtualClock()
 
     def slow(city):
@@ -259,7 +259,7 @@ def ends(city):
 
 @pytest.mark.parametrize("link", [default, cached, ends])
 @pytest.mark.parametrize("on", [Exception, Missing, odd])
-def test_a_call_leaves_no_cycle(link, on):
+def test_call_leaves_no_cycle(link, on):
     weather = Fallback(link, on=on)
 
     def call():
@@ -272,7 +272,7 @@ def test_a_call_leaves_no_cycle(link, on):
 
 
 class Odd(Exception):
-    """Fails at whatever one asks of it."""
+    """An exception that raises at every attribute access."""
 
     def fails(self, *_):
         raise ZeroDivisionError
@@ -281,7 +281,7 @@ class Odd(Exception):
     __hash__ = Exception.__hash__
 
 
-def test_what_a_failure_is_like_does_not_matter():
+def test_unusual_exception_classes_are_handled():
     def odd(city):
         raise Odd
 
@@ -296,7 +296,7 @@ def test_what_a_failure_is_like_does_not_matter():
     assert (outcome.value, outcome.attempts) == (default("Rome"), 2)
 
 
-def test_a_link_may_be_called_what_the_first_one_is():
+def test_link_may_have_the_name_of_the_primary():
     def primary(city):
         return "from elsewhere"
 
@@ -308,12 +308,12 @@ def test_a_link_may_be_called_what_the_first_one_is():
 @pytest.mark.parametrize(
     ("links", "given", "problem"),
     [
-        ((), {}, "at least one function"),
-        ((17,), {}, "takes functions to fall back on, got 17"),
-        ((dict,), {}, "takes functions"),
+        ((), {}, "at least one fallback function"),
+        ((17,), {}, "takes fallback functions, got 17"),
+        ((dict,), {}, "takes fallback functions"),
         ((default,), {"on": 17}, "17"),
         ((default,), {"accept": 17}, "accept must be callable"),
-        ((default,), {"name": ""}, "name must be a non-empty str"),
+        ((default,), {"name": ""}, "name must be a non-blank str"),
         ((default,), {"listeners": [17]}, "listeners"),
         ((default,), {"clock": 17}, "clock must"),
     ],

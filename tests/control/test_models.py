@@ -1,4 +1,4 @@
-"""The preset for models: what the real SDK of OpenAI raises, asking a real server."""
+"""The preset for models: errors of the real OpenAI SDK against a real server."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ def model(server):
 
 @contextmanager
 def sdk(url, seconds=10.0):
-    """The client as the page says, and what asks it."""
+    """The client with the documented settings, and its method."""
     http = openai.DefaultHttpxClient(trust_env=False, verify=False)
     with openai.OpenAI(
         api_key="k", base_url=url, max_retries=0, timeout=seconds, http_client=http
@@ -34,9 +34,9 @@ def sdk(url, seconds=10.0):
         yield lambda: client.chat.completions.create(model="m", messages=MESSAGES)
 
 
-def ask(asked, url=None, seconds=10.0, **settings):
-    with sdk(url or asked.url, seconds) as call:
-        return OPENAI.template(clock=asked.clock, **settings).outcome(call)
+def ask(service, url=None, seconds=10.0, **settings):
+    with sdk(url or service.url, seconds) as call:
+        return OPENAI.template(clock=service.clock, **settings).outcome(call)
 
 
 @pytest.mark.statement("S4-21")
@@ -51,7 +51,7 @@ def ask(asked, url=None, seconds=10.0, **settings):
         (529, "InternalServerError"),
     ],
 )
-def test_a_model_that_is_busy_is_asked_again(model, status, name):
+def test_busy_model_is_retried(model, status, name):
     model.answers((status, {}, {"error": ERROR}))
     outcome = ask(model)
     assert (outcome.exception, outcome.attempts, len(model.requests)) == (None, 2, 2)
@@ -69,7 +69,7 @@ def test_a_model_that_is_busy_is_asked_again(model, status, name):
         (422, "UnprocessableEntityError"),
     ],
 )
-def test_what_no_wait_mends_is_asked_once(model, status, name):
+def test_permanent_model_error_is_not_retried(model, status, name):
     model.answers((status, {}, {"error": ERROR}))
     outcome = ask(model)
     assert (outcome.attempts, len(model.requests)) == (1, 1)
@@ -83,19 +83,19 @@ def test_exhausted_quota_is_not_waited_for(model):
     assert (outcome.attempts, type(outcome.exception)) == (1, openai.RateLimitError)
 
 
-def test_a_server_that_wants_no_retry_gets_none(model):
+def test_should_retry_header_of_the_server_is_respected(model):
     model.answers((503, {"x-should-retry": "false"}))
     assert ask(model).attempts == 1
 
 
-def test_a_rate_limit_is_waited_out(model):
+def test_rate_limit_is_waited_for(model):
     model.answers((429, {"Retry-After": "20"}, {"error": ERROR}))
     assert ask(model).attempts == 2
     assert 20.0 <= model.times[1] <= 22.0
 
 
 @pytest.mark.statement("S4-21")
-def test_a_model_without_a_connection_is_asked_again(model):
+def test_model_without_a_connection_is_retried(model):
     outcome = ask(model, f"http://127.0.0.1:{free_port()}")
     assert (outcome.attempts, type(outcome.exception)) == (4, openai.APIConnectionError)
     model.answers(RESET)
@@ -103,7 +103,7 @@ def test_a_model_without_a_connection_is_asked_again(model):
 
 
 class OfAnother(openai.APIConnectionError):
-    """As litellm has them."""
+    """An exception with the attributes of litellm's."""
 
 
 @pytest.mark.statement("S4-21")
@@ -112,7 +112,7 @@ class OfAnother(openai.APIConnectionError):
     [openai.APIConnectionError, openai.APITimeoutError, OfAnother],
     ids=lambda it: it.__name__,
 )
-def test_without_a_connection_its_class_alone_says_that_it_is_asked_again(model, kind):
+def test_connection_error_without_a_cause_is_retried(model, kind):
     def ask_in_vain():
         raise kind(request=httpx.Request("POST", model.url))
 
@@ -121,7 +121,7 @@ def test_without_a_connection_its_class_alone_says_that_it_is_asked_again(model,
     assert outcome.attempts == 4
 
 
-def test_a_server_with_a_certificate_that_is_not_trusted_is_asked_once(model):
+def test_untrusted_certificate_is_not_retried(model):
     def distrusted():
         try:
             raise ssl.SSLCertVerificationError(1, "self-signed certificate")
@@ -132,7 +132,7 @@ def test_a_server_with_a_certificate_that_is_not_trusted_is_asked_once(model):
 
 
 @pytest.mark.statement("S4-21")
-def test_a_model_that_does_not_answer_in_time_is_asked_again(model):
+def test_model_timeout_is_retried(model):
     model.answers(SILENCE)
     outcome = ask(model, seconds=0.05)
     assert (outcome.exception, outcome.attempts) == (None, 2)
@@ -140,7 +140,7 @@ def test_a_model_that_does_not_answer_in_time_is_asked_again(model):
 
 
 @pytest.mark.statement("S4-21")
-def test_so_it_is_with_the_asynchronous_client_and_with_a_limit_around_it(model):
+def test_asynchronous_client_with_a_limit_is_retried(model):
     model.answers(429, SILENCE, 503, 401)
 
     async def main():
@@ -169,13 +169,13 @@ def test_so_it_is_with_the_asynchronous_client_and_with_a_limit_around_it(model)
 @pytest.mark.statement("S4-76")
 def test_expired_key_is_reported_at_once_and_once(model):
     model.answers((401, {}, {"error": ERROR}))
-    told = []
-    outcome = ask(model, name="answers", listeners=[AuthenticationAlert(told.append)])
+    alerts = []
+    outcome = ask(model, name="answers", listeners=[AuthenticationAlert(alerts.append)])
     assert (outcome.attempts, len(model.requests)) == (1, 1)
-    assert [(each.name, each.error) for each in told] == [("answers", outcome.exception)]
+    assert [(each.name, each.error) for each in alerts] == [("answers", outcome.exception)]
 
 
-def test_the_retries_of_the_sdk_multiply_unless_they_are_switched_off(model):
+def test_sdk_retries_multiply_unless_disabled(model):
     model.answers((500, {"retry-after-ms": "1"}), (500, {"retry-after-ms": "1"}), 500)
     http = openai.DefaultHttpxClient(trust_env=False, verify=False)
     with openai.OpenAI(api_key="k", base_url=model.url, http_client=http) as client:

@@ -1,4 +1,4 @@
-"""The thread that looks at a store when no call does."""
+"""Background thread that polls a store."""
 
 import gc
 import logging
@@ -13,7 +13,7 @@ FOR_EVER = 86_400.0
 
 
 class Looker:
-    """What is watched: each look is counted, and can be answered."""
+    """A polled object: each poll is counted and has a configured result."""
 
     def __init__(self, period=FOR_EVER, answers=()):
         self.looks = threading.Semaphore(0)
@@ -47,7 +47,7 @@ def looker():
     made.watcher.close()
 
 
-def test_it_looks_again_and_again():
+def test_poller_runs_repeatedly():
     looker = Looker(period=0.001)
     looker.watcher.ensure_running()
     assert looker.has_looked()
@@ -55,25 +55,25 @@ def test_it_looks_again_and_again():
     looker.watcher.close()
 
 
-def test_no_thread_runs_until_it_is_needed(looker):
+def test_poller_has_no_thread_before_it_is_needed(looker):
     assert threads() == []
 
 
-def test_there_is_one_thread_however_often_it_is_asked_for(looker):
+def test_poller_has_one_thread_however_often_it_is_started(looker):
     for _ in range(3):
         looker.watcher.ensure_running()
     assert len(threads()) == 1
 
 
 @pytest.mark.parametrize("period", [FOR_EVER, 1e300])
-def test_woken_it_looks_at_once(period):
+def test_woken_poller_runs_immediately(period):
     looker = Looker(period)
     looker.watcher.wake()
     assert looker.has_looked()
     looker.watcher.close()
 
 
-def test_a_look_that_fails_is_logged_and_is_not_the_last(caplog):
+def test_failed_poll_is_logged_and_repeated(caplog):
     looker = Looker(answers=[ZeroDivisionError("no store")])
     with caplog.at_level(logging.ERROR, "retrytemplate.control"):
         looker.watcher.wake()
@@ -84,7 +84,7 @@ def test_a_look_that_fails_is_logged_and_is_not_the_last(caplog):
     looker.watcher.close()
 
 
-def test_the_thread_ends_when_nothing_is_left_to_do_and_begins_again_when_there_is():
+def test_poller_thread_ends_without_work_and_starts_again():
     looker = Looker(answers=[False])
     looker.watcher.wake()
     first = threads()
@@ -95,7 +95,7 @@ def test_the_thread_ends_when_nothing_is_left_to_do_and_begins_again_when_there_
     looker.watcher.close()
 
 
-def test_closed_its_thread_has_ended_and_none_begins(looker):
+def test_closed_poller_has_no_thread(looker):
     looker.watcher.ensure_running()
     looker.watcher.close()
     looker.watcher.wake()
@@ -111,11 +111,11 @@ def test_thread_ends_when_the_polled_object_is_collected():
     assert ends(thread)
 
 
-def test_where_no_thread_can_be_started_that_is_logged_and_tried_again(looker, caplog, monkeypatch):
+def test_thread_that_cannot_start_is_logged_and_started_again(looker, caplog, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", _no_thread)
         looker.watcher.ensure_running()
-    assert "no thread can be started" in caplog.text
+    assert "cannot start the background polling thread" in caplog.text
     looker.watcher.wake()
     assert looker.has_looked()
 

@@ -1,4 +1,4 @@
-"""What is cut while it holds a connection of a pool gives it back, fit for the next one."""
+"""A call cut while it holds a pooled connection returns the connection in a usable state."""
 
 import asyncio
 
@@ -100,7 +100,7 @@ async def held(engine, waits):
 
 
 async def sleeps_here(connection):
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 
 async def sleeps_there(connection):
@@ -108,7 +108,7 @@ async def sleeps_there(connection):
 
 
 @pytest.mark.parametrize("in_attempt", [False, True], ids=["deadline", "attempt"])
-def test_a_real_pool_has_its_connection_again(url, in_attempt):
+def test_real_pool_gets_its_connection_back(url, in_attempt):
     limit = 0.05
     template = RetryTemplate(SimpleRetryPolicy(2), attempt_timeout=limit if in_attempt else None)
     waits = sleeps_here if "sqlite" in str(url) else sleeps_there

@@ -9,7 +9,7 @@ from tests.support.event_loops import LOOPS
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_step_runs_in_another_thread(loop):
+def test_step_runs_in_another_thread(loop):
     async def main():
         return await run_in_thread(threading.get_ident)
 
@@ -17,7 +17,7 @@ def test_a_step_runs_in_another_thread(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_what_it_raises_leaves(loop):
+def test_error_of_a_step_is_raised(loop):
     async def main():
         with pytest.raises(ValueError, match="x"):
             await run_in_thread(int, "x")
@@ -26,7 +26,7 @@ def test_what_it_raises_leaves(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_cancellation_waits_for_its_end(loop):
+def test_cancellation_waits_for_the_end_of_the_step(loop):
     began, goes_on, ended = threading.Event(), threading.Event(), []
 
     def step():

@@ -1,4 +1,4 @@
-"""The traps that others fell into: where each of them is held, and those of whole pipelines."""
+"""Common mistakes in resilience libraries: the tests that exclude each, and whole pipelines."""
 
 import asyncio
 import threading
@@ -19,36 +19,36 @@ HELD = {
         ("backoff/test_exponential.py", "test_delays_at_the_cap_still_differ"),
     ],
     "a late outcome moves a circuit that is half-open": [
-        ("control/breaker/test_breaker.py", "test_a_success_that_comes_late_moves_nothing"),
+        ("control/breaker/test_breaker.py", "test_late_success_changes_nothing"),
         (
             "control/breaker/test_breaker.py",
-            "test_a_late_result_of_a_wrapped_function_moves_nothing_either",
+            "test_late_result_of_a_wrapped_function_changes_nothing",
         ),
     ],
     "a probe that is cancelled, or never reported, keeps its place": [
         (
             "control/breaker/test_breaker.py",
-            "test_a_cancelled_call_gives_its_place_back_and_decides_nothing",
+            "test_cancelled_probe_releases_its_permit_and_decides_nothing",
         ),
         (
             "control/breaker/test_breaker.py",
-            "test_a_call_whose_end_is_never_heard_of_loses_its_place",
+            "test_probe_without_an_end_loses_its_permit",
         ),
         (
             "control/test_traps.py",
-            "test_a_probe_that_the_timeout_cuts_keeps_no_place_and_has_failed",
+            "test_probe_cut_by_the_timeout_is_released_as_a_failure",
         ),
     ],
     "a breaker calls under its lock, lets all probes in, or raises one exception for all": [
         (
             "control/breaker/test_breaker.py",
-            "test_no_lock_is_held_while_anything_of_the_callers_runs",
+            "test_no_lock_is_held_while_user_code_runs",
         ),
         (
             "control/breaker/test_concurrency.py",
-            "test_half_open_lets_three_of_thirty_two_threads_in",
+            "test_half_open_admits_three_of_thirty_two_threads",
         ),
-        ("control/breaker/test_concurrency.py", "test_half_open_lets_three_of_a_thousand_tasks_in"),
+        ("control/breaker/test_concurrency.py", "test_half_open_admits_three_of_a_thousand_tasks"),
         ("control/breaker/test_breaker.py", "test_every_rejection_raises_a_new_exception"),
         ("control/test_traps.py", "test_threads_in_one_pipeline_are_in_their_calls_at_once"),
     ],
@@ -56,31 +56,34 @@ HELD = {
         ("test_concurrency.py", "test_counts_never_mix_between_threads"),
         ("test_concurrency.py", "test_counts_never_mix_between_tasks"),
         ("test_concurrency.py", "test_backoffs_of_different_threads_grow_separately"),
-        ("control/test_traps.py", "test_each_of_two_loops_that_share_a_pipeline_has_its_attempts"),
+        ("control/test_traps.py", "test_loops_that_share_a_pipeline_have_their_own_attempts"),
     ],
     "a time limit looks between the attempts, and limits nothing": [
         ("test_common_complaints.py", "test_total_limit_ends_the_call"),
         ("test_common_complaints.py", "test_hung_attempt_does_not_prevent_the_retry"),
-        ("_engine/test_deadline.py", "test_a_wait_that_takes_all_that_is_left_does_not_fit"),
-        ("control/timeout/test_timeout.py", "test_what_is_called_inherits_the_limit"),
+        ("_engine/test_deadline.py", "test_wait_as_long_as_the_remaining_time_is_not_started"),
+        ("control/timeout/test_timeout.py", "test_called_function_inherits_the_limit"),
     ],
     "a cancellation is retried, since no rule excludes it": [
         (
             "test_common_complaints.py",
             "test_retrying_all_but_one_type_swallows_no_cancellation",
         ),
-        ("control/test_any_order.py", "test_a_cancelled_call_leaves_nothing_behind_in_any_order"),
+        (
+            "control/test_decorator_order.py",
+            "test_cancelled_call_leaves_nothing_behind_in_any_order",
+        ),
     ],
     "a token is taken after the wait, or for a retry that never comes": [
         (
             "control/budget/test_budget.py",
-            "test_a_retry_takes_a_token_and_an_empty_bucket_fails_at_once",
+            "test_empty_bucket_rejects_retries_at_once",
         ),
-        ("control/budget/test_budget.py", "test_a_token_is_taken_only_where_a_retry_follows"),
-        ("control/budget/test_budget.py", "test_a_wait_that_is_cut_off_costs_nothing"),
+        ("control/budget/test_budget.py", "test_token_is_taken_only_when_a_retry_follows"),
+        ("control/budget/test_budget.py", "test_cancelled_wait_costs_nothing"),
         (
             "control/budget/test_budget.py",
-            "test_parent_has_to_grant_too_and_its_rejection_costs_nothing",
+            "test_retry_needs_the_parent_and_its_rejection_costs_nothing",
         ),
     ],
     "a limit around a shield leaves a task behind, one around a queue loses an item": [
@@ -90,25 +93,25 @@ HELD = {
         ),
         (
             "control/timeout/test_timeout.py",
-            "test_an_item_that_comes_in_the_moment_of_the_cut_is_got_or_still_there",
+            "test_item_that_arrives_at_the_limit_is_returned_or_stays_queued",
         ),
     ],
     "a key is looked up and then set, or set when all is over": [
         (
             "control/idempotency/test_operations.py",
-            "test_of_many_threads_with_one_key_one_has_the_effect",
+            "test_concurrent_threads_with_one_key_have_one_effect",
         ),
-        ("control/idempotency/test_operations.py", "test_an_operation_is_completed_once"),
+        ("control/idempotency/test_operations.py", "test_operation_is_completed_once"),
         (
             "control/idempotency/test_operations.py",
-            "test_by_hand_a_late_completion_leaves_as_it_is",
+            "test_late_manual_completion_raises_without_a_note",
         ),
     ],
 }
 
 
 @pytest.mark.parametrize("trap", HELD)
-def test_each_trap_is_held_where_it_is_said(trap):
+def test_each_trap_has_its_tests(trap):
     for path, name in HELD[trap]:
         text = (ROOT / path).read_text(encoding="utf-8")
         assert f"def {name}(" in text
@@ -118,7 +121,7 @@ def test_each_trap_is_held_where_it_is_said(trap):
 
 
 class Down(Exception):
-    """Worth another attempt."""
+    """A retryable error."""
 
 
 def guarded(**settings):
@@ -143,7 +146,7 @@ def test_threads_in_one_pipeline_are_in_their_calls_at_once():
         assert len({each.result(PATIENCE) for each in calls}) == 10
 
 
-def test_each_of_two_loops_that_share_a_pipeline_has_its_attempts():
+def test_loops_that_share_a_pipeline_have_their_own_attempts():
     both = threading.Barrier(2)
 
     @guarded(minimum_calls=50).wrap
@@ -173,7 +176,7 @@ def in_trio(main, clock):
 
 
 @pytest.mark.parametrize("runs", [in_asyncio, in_trio])
-def test_a_probe_that_the_timeout_cuts_keeps_no_place_and_has_failed(runs):
+def test_probe_cut_by_the_timeout_is_released_as_a_failure(runs):
     clock = VirtualClock()
     breaker = CircuitBreaker(
         "service",

@@ -1,4 +1,4 @@
-"""``intercept``: an object as before, but that some of its methods retry."""
+"""``intercept``: a proxy of an object whose selected methods retry."""
 
 import copy
 import functools
@@ -90,7 +90,7 @@ def around(service, pattern=PATTERN, template=three):
 
 
 @pytest.mark.statement("S2-51")
-def test_all_methods_whose_whole_name_matches_retry():
+def test_methods_whose_whole_name_matches_retry():
     service = Service(2)
     assert around(service).do_remote_call(1, two=2) == (3, (1,), {"two": 2})
     assert around(Service(2), "remote_calls").remote_calls is not None
@@ -126,7 +126,7 @@ def test_compiled_pattern_keeps_its_flags():
     assert around(Service(2), re.compile("DO_REMOTE_CALL", re.IGNORECASE)).do_remote_call()[0] == 3
 
 
-def test_other_methods_do_not_retry():
+def test_methods_that_do_not_match_do_not_retry():
     with pytest.raises(RemoteError):
         around(Service(1)).local()
 
@@ -136,7 +136,7 @@ def test_calls_inside_the_object_do_not_retry():
         around(Service(1)).outer()
 
 
-def test_the_object_itself_does_not_retry():
+def test_original_object_does_not_retry():
     service = Service(1)
     around(service)
     with pytest.raises(RemoteError):
@@ -164,7 +164,7 @@ def test_backoff_of_the_template_is_slept():
     assert clock.sleeps == [2]
 
 
-def test_a_method_keeps_its_name_docstring_and_signature():
+def test_intercepted_method_keeps_name_docstring_and_signature():
     method = around(Service()).do_remote_call
     assert method.__name__ == "do_remote_call"
     assert method.__doc__ == "Calls the other side."
@@ -196,7 +196,7 @@ def test_methods_from_getattr_retry():
     assert around(Dynamic()).other() == ("other", False)
 
 
-def test_the_functions_of_a_module_can_be_intercepted():
+def test_functions_of_a_module_can_be_intercepted():
     module = types.ModuleType("remote")
     module.fetch = lambda: current_context() is not None
     assert around(module, "fetch").fetch() is True
@@ -234,7 +234,7 @@ def test_properties_are_read_from_the_object():
     assert proxy.remote_call_kept() is False
 
 
-def test_an_object_with_slots_can_be_intercepted():
+def test_object_with_slots_can_be_intercepted():
     class Slotted:
         __slots__ = ("value",)
 
@@ -471,7 +471,7 @@ def test_proxy_of_an_iterator_is_an_iterator():
     assert next(proxy) == 17
 
 
-def test_a_class_can_be_intercepted_and_called():
+def test_class_can_be_intercepted_and_called():
     proxy = around(Service, "remote_call_of_nobody")
     assert proxy.remote_call_of_nobody() is True
     assert isinstance(proxy(3), Service)
@@ -479,7 +479,7 @@ def test_a_class_can_be_intercepted_and_called():
     assert isinstance(proxy, type)
 
 
-def test_an_intercepted_object_can_be_intercepted_again():
+def test_intercepted_object_can_be_intercepted_again():
     other = RetryTemplate(MaxAttemptsRetryPolicy(2))
     proxy = around(around(Service(2)), "local", other)
     assert isinstance(proxy, Service)
@@ -492,7 +492,7 @@ def test_an_intercepted_object_can_be_intercepted_again():
 
 
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
-def test_a_copy_is_a_proxy_of_a_copy(make):
+def test_copy_of_a_proxy_wraps_a_copy_of_the_object(make):
     service = Service(2)
     proxy = around(service)
     other = make(proxy)

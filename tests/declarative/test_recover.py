@@ -85,13 +85,13 @@ def test_specific_class_has_priority_over_matching_arguments():
     [
         RemoteError | OtherError,
         Union[RemoteError, OtherError],  # noqa: UP007  # the old spelling is tried too
-        Annotated[RemoteError | OtherError, "said on the side"],
+        Annotated[RemoteError | OtherError, "a note"],
         "RemoteError | OtherError",
     ],
     ids=str,
 )
 @pytest.mark.parametrize("failure", [RemoteError, OtherError, NearError])
-def test_each_class_of_a_union_counts(annotation, failure):
+def test_each_class_of_a_union_is_recovered(annotation, failure):
     class Either(Service):
         def recoverer(self, error, one):
             return type(error), one
@@ -186,7 +186,7 @@ def test_later_recoverer_with_matching_arguments_is_called():
             return "text"
 
         @recover
-        def number(self, error: RemoteError, one: float, two: Optional[int]):  # noqa: UP045
+        def number(self, error: RemoteError, one: float, two: Optional[int]):  # noqa: UP045  # as above
             return "number"
 
     assert Equal().call("a") == "text"
@@ -325,7 +325,7 @@ class Box(Generic[T]): ...
     ],
     ids=str,
 )
-def test_only_a_recoverer_whose_return_type_fits_counts(failing, recovering, index):
+def test_recoverer_needs_a_return_type_that_fits(failing, recovering, index):
     assert returning(failing, *recovering) == index
 
 
@@ -338,7 +338,7 @@ class OnlyOther(Service):
         return "other"
 
 
-def test_without_a_match_the_same_exception_object_is_raised():
+def test_same_exception_is_raised_when_no_recoverer_matches():
     service = OnlyOther(RemoteError)
     with pytest.raises(RemoteError) as caught:
         service.call(1)
@@ -348,7 +348,7 @@ def test_without_a_match_the_same_exception_object_is_raised():
     ]
 
 
-def test_without_a_match_a_recovery_of_the_template_takes_over():
+def test_template_recovery_runs_when_no_recoverer_matches():
     class Templated:
         @retryable(template=RetryTemplate(recovery=lambda context: "template"))
         def call(self):
@@ -361,10 +361,10 @@ def test_without_a_match_a_recovery_of_the_template_takes_over():
     assert Templated().call() == "template"
 
 
-def test_without_a_match_no_recovery_hook_is_called():
+def test_no_recovery_hook_is_called_when_no_recoverer_matches():
     recorder = Recorder()
 
-    class Told:
+    class Recording:
         @retryable(retry_on=RemoteError, listeners=[recorder])
         def call(self):
             raise RemoteError
@@ -373,14 +373,14 @@ def test_without_a_match_no_recovery_hook_is_called():
         def other(self, error: OtherError): ...
 
     with pytest.raises(RemoteError):
-        Told().call()
+        Recording().call()
     assert recorder.values("on_recovery") == []
 
 
 # -- the class and its instance ---------------------------------------------------------------
 
 
-def test_a_recoverer_is_a_method_of_the_instance():
+def test_recoverer_gets_the_instance():
     class Mine(Service):
         @recover
         def remote(self, error: RemoteError):
@@ -390,7 +390,7 @@ def test_a_recoverer_is_a_method_of_the_instance():
     assert service.call(1) is service
 
 
-def test_a_subclass_adds_recoverers_and_overrides_them_without_marking_them_again():
+def test_subclass_adds_recoverers_and_overrides_without_decorator():
     class Sub(Nearest):
         def remote(self, error: RemoteError):
             return "overridden", super().remote(error)
@@ -411,7 +411,7 @@ def test_subclass_removes_a_recoverer_with_none():
     assert Sub(NearError).call(1) == "remote"
 
 
-def test_a_recoverer_of_a_subclass_comes_first_among_equals():
+def test_recoverer_of_a_subclass_precedes_its_equals():
     class Sub(Nearest):
         @recover
         def own(self, error: RemoteError):
@@ -420,7 +420,7 @@ def test_a_recoverer_of_a_subclass_comes_first_among_equals():
     assert Sub(RemoteError).call(1) == "own"
 
 
-def test_a_classmethod_is_recovered_by_classmethods_and_staticmethods():
+def test_classmethod_is_recovered_by_classmethods_and_staticmethods():
     class Classy:
         @retryable(retry_on=RemoteError)
         @classmethod
@@ -446,7 +446,7 @@ def test_a_classmethod_is_recovered_by_classmethods_and_staticmethods():
     assert Classy().call(RemoteError()) == (Classy, "remote")
 
 
-def test_a_function_outside_is_not_recovered_by_the_class_of_its_first_argument():
+def test_function_ignores_recoverers_of_its_first_argument():
     @guard
     def call(service):
         raise RemoteError
@@ -455,7 +455,7 @@ def test_a_function_outside_is_not_recovered_by_the_class_of_its_first_argument(
         call(Nearest())
 
 
-def test_a_staticmethod_is_not_recovered_by_the_class_of_its_first_argument():
+def test_staticmethod_ignores_recoverers_of_its_first_argument():
     class Static(Nearest):
         @guard
         @staticmethod
@@ -466,7 +466,7 @@ def test_a_staticmethod_is_not_recovered_by_the_class_of_its_first_argument():
         Static.static(Static())
 
 
-async def test_a_coroutine_method_is_recovered_by_either_kind():
+async def test_coroutine_method_is_recovered_by_either_kind():
     class Asynchronous:
         def __init__(self, failure):
             self.failure = failure
@@ -487,7 +487,7 @@ async def test_a_coroutine_method_is_recovered_by_either_kind():
     assert await Asynchronous(OtherError).call(1) == ("plain", 1)
 
 
-def test_a_plain_method_is_not_recovered_by_a_coroutine_function():
+def test_plain_method_is_not_recovered_by_a_coroutine_function():
     class Both(Service):
         @recover
         async def asynchronous(self, error: RemoteError):
@@ -527,11 +527,11 @@ class Named(Nearest):
         return cls, "either"
 
 
-def test_a_named_recoverer_is_preferred_to_nearer_ones():
+def test_named_recoverer_precedes_nearer_classes():
     assert Named().named(NearError()) == "remote"
 
 
-def test_a_named_recoverer_that_does_not_take_the_failure_leaves_it_alone():
+def test_named_recoverer_of_another_error_class_is_not_called():
     with pytest.raises(OtherError):
         Named().named(OtherError())
 
@@ -540,11 +540,11 @@ def test_recoverer_passed_as_object_is_the_method_of_the_instance():
     assert Named().by_itself(NearError()) == ("given", True)
 
 
-def test_a_recoverer_of_a_classmethod_can_be_named():
+def test_recoverer_of_a_classmethod_can_be_named():
     assert Named.class_named(NearError()) == (Named, "either")
 
 
-def test_a_named_recoverer_may_be_overridden():
+def test_named_recoverer_can_be_overridden():
     class Sub(Named):
         def remote(self, error: RemoteError):
             return "overridden"
@@ -552,12 +552,12 @@ def test_a_named_recoverer_may_be_overridden():
     assert Sub().named(NearError()) == "overridden"
 
 
-def test_a_method_with_a_named_recoverer_is_a_plain_function_in_its_class():
+def test_method_with_named_recoverer_is_a_plain_function_of_its_class():
     assert type(vars(Named)["named"]) is type(lambda: 0)
 
 
 def refusals(body):
-    """The error that making a class with this body raises; 3.11 wraps it."""
+    """The error raised by creating a class with this body; Python 3.11 wraps it."""
     with pytest.raises((RuntimeError, MisuseError)) as caught:
         type("Rejected", (Nearest,), body)
     error = caught.value
@@ -613,7 +613,7 @@ def test_recoverer_name_without_instance_is_rejected(kind):
 
 
 class Stateful:
-    """The attempts have run out in an earlier execution: the failure is a recorded one."""
+    """Its attempts were exhausted in an earlier execution: the failure is a recorded one."""
 
     numbers = count()
 
@@ -649,13 +649,13 @@ class NearestError(NearError):
     ("failure", "name"),
     [(NearError(), "near"), (NearestError(), "near"), (ConnectionResetError(), "io")],
 )
-def test_a_recorded_failure_is_recovered_by_the_class_that_it_names(failure, name):
+def test_recorded_failure_is_recovered_by_the_class_it_names(failure, name):
     kind = type(failure)
     type_name = kind.__name__ if name == "io" else f"{__name__}.{kind.__name__}"
     assert exhausted(Stateful(failure)) == (name, type_name, 17)
 
 
-def test_a_recorded_failure_without_a_match_is_an_exhausted_retry():
+def test_recorded_failure_without_match_raises_exhausted_retry_error():
     with pytest.raises(ExhaustedRetryError):
         exhausted(Stateful(RemoteError()))
 
@@ -695,7 +695,7 @@ def test_stateless_failure_is_recovered_with_the_exception_object():
 # -- annotations that are texts -----------------------------------------------------------------
 
 
-def test_annotations_that_are_texts_are_resolved_when_the_class_exists_by_then():
+def test_string_annotations_are_resolved_once_the_class_exists():
     assert later.Early().call() == ("early", "late")
 
 
@@ -703,7 +703,7 @@ def test_annotations_that_are_texts_find_classes_local_to_a_function():
     assert later.local_service().call(1) == ("local", 1)
 
 
-def test_an_annotation_that_cannot_be_resolved_is_an_error_that_names_it():
+def test_annotation_that_cannot_be_resolved_is_named():
     message = r"'OnlyForTypes' of error in .*Unresolved\.remote cannot be resolved"
     with pytest.raises(MisuseError, match=message):
         later.Unresolved().call()
@@ -738,7 +738,7 @@ def test_recover_returns_the_same_method():
     assert recover(method) is method
 
 
-def test_a_recovered_call_leaves_no_garbage():
+def test_recovered_call_leaves_no_garbage():
     class Clean(Service):
         def __init__(self): ...
 

@@ -89,7 +89,7 @@ def test_not_on_excludes_classes():
     assert trouble.calls == 1
 
 
-async def test_a_coroutine_function_retries():
+async def test_coroutine_function_retries():
     trouble = Trouble(2)
 
     @retryable(retry_on=RemoteError)
@@ -141,27 +141,27 @@ class Kinds:
         return "static"
 
 
-def test_a_method_retries():
+def test_method_retries():
     assert Kinds().method(17) == 17
 
 
-def test_a_coroutine_method_retries():
+def test_coroutine_method_retries():
     assert run(Kinds().coroutine_method(17)) == 17
 
 
 @pytest.mark.parametrize("name", ["above_class_method", "below_class_method"])
 @pytest.mark.parametrize("holder", [Kinds, Kinds()], ids=["class", "instance"])
-def test_a_classmethod_retries_on_either_side_of_the_decorator(holder, name):
+def test_classmethod_retries_on_either_side_of_the_decorator(holder, name):
     assert getattr(holder, name)(Trouble(2)) is Kinds
 
 
 @pytest.mark.parametrize("name", ["above_static_method", "below_static_method"])
 @pytest.mark.parametrize("holder", [Kinds, Kinds()], ids=["class", "instance"])
-def test_a_staticmethod_retries_on_either_side_of_the_decorator(holder, name):
+def test_staticmethod_retries_on_either_side_of_the_decorator(holder, name):
     assert getattr(holder, name)(Trouble(2)) == "static"
 
 
-def test_a_generator_function_retries_until_its_first_item():
+def test_generator_function_retries_until_its_first_item():
     trouble = Trouble(2)
 
     @retryable(retry_on=RemoteError)
@@ -173,7 +173,7 @@ def test_a_generator_function_retries_until_its_first_item():
     assert list(numbers()) == [1, 2]
 
 
-async def test_an_asynchronous_generator_function_retries_until_its_first_item():
+async def test_async_generator_function_retries_until_its_first_item():
     trouble = Trouble(2)
 
     @retryable(retry_on=RemoteError)
@@ -203,7 +203,7 @@ def test_name_docstring_signature_and_annotations_stay():
 
 
 @pytest.mark.statement("S0-01")
-async def test_a_template_made_once_guards_any_coroutine_function():
+async def test_one_template_guards_any_coroutine_function():
     clock = VirtualClock()
     template = RetryTemplate(
         SimpleRetryPolicy(4, retry_on=(RemoteError, TimeoutError)),
@@ -273,7 +273,7 @@ def test_numbers_that_are_callables_are_read_at_every_call():
         assert clock.sleeps == [delay] * (attempts - 1)
 
 
-def test_the_number_of_attempts_may_be_a_callable_read_at_every_call():
+def test_max_attempts_callable_is_read_at_every_call():
     limits = iter([1, 3])
 
     @retryable(retry_on=RemoteError, max_attempts=lambda: next(limits))
@@ -311,7 +311,7 @@ def test_listeners_are_called():
 
 
 @pytest.mark.statement("S2-50")
-def test_a_policy_can_be_given():
+def test_policy_argument_is_used():
     @retryable(policy=MaxAttemptsRetryPolicy(2))
     def work(trouble):
         trouble()
@@ -361,7 +361,7 @@ def name_inside():
     return current_context().name
 
 
-def test_the_label_is_the_qualified_name_unless_given():
+def test_label_defaults_to_the_qualified_name():
     @retryable(retry_on=RemoteError)
     def plain():
         return name_inside()
@@ -374,7 +374,7 @@ def test_the_label_is_the_qualified_name_unless_given():
     assert labelled() == "charge"
 
 
-def test_the_label_of_a_given_template_is_its_name():
+def test_label_defaults_to_the_name_of_a_given_template():
     def named(template, **how):
         return retryable(template=template, **how)(name_inside)()
 
@@ -383,7 +383,7 @@ def test_the_label_of_a_given_template_is_its_name():
     assert named(RetryTemplate()) == f"{__name__}.name_inside"
 
 
-def test_a_partial_and_a_callable_object_have_labels_too():
+def test_partials_and_callable_objects_have_labels():
     class Work:
         def __call__(self):
             return name_inside()
@@ -396,7 +396,7 @@ def test_a_partial_and_a_callable_object_have_labels_too():
 # -- recovery by a function ---------------------------------------------------------------------
 
 
-def test_the_fallback_is_called_with_the_failure_and_the_arguments_of_the_call():
+def test_fallback_gets_the_failure_and_the_arguments():
     def fallback(error, order_id, /, *rest, region, **more):
         return error, order_id, rest, region, more
 
@@ -439,7 +439,7 @@ def test_fallback_gets_the_arguments_that_it_takes(fallback, expected, how):
     assert call(size=5) == expected
 
 
-def test_the_fallback_of_a_method_gets_the_instance_too():
+def test_fallback_of_a_method_gets_the_instance():
     class Service:
         @retryable(retry_on=RemoteError, recover=lambda error, self, number: (self, number))
         def work(self, number):
@@ -449,7 +449,7 @@ def test_the_fallback_of_a_method_gets_the_instance_too():
     assert service.work(17) == (service, 17)
 
 
-async def test_a_coroutine_function_may_have_either_kind_of_fallback():
+async def test_coroutine_function_accepts_both_kinds_of_fallback():
     async def asynchronous(error, number):
         return "asynchronous", number
 
@@ -465,7 +465,7 @@ async def test_a_coroutine_function_may_have_either_kind_of_fallback():
     assert await two(2) == ("plain", 2)
 
 
-def test_the_fallback_of_a_generator_function_gives_the_items():
+def test_fallback_of_a_generator_function_supplies_the_items():
     @retryable(retry_on=RemoteError, recover=lambda error, number: [number, number + 1])
     def numbers(number):
         raise RemoteError
@@ -475,7 +475,7 @@ def test_the_fallback_of_a_generator_function_gives_the_items():
 
 
 @pytest.mark.parametrize("kind", ["list", "asynchronous generator"])
-async def test_the_fallback_of_an_asynchronous_generator_function_gives_the_items(kind):
+async def test_fallback_of_an_async_generator_function_supplies_the_items(kind):
     async def later(error, number):
         yield number
         yield number + 1
@@ -490,7 +490,7 @@ async def test_the_fallback_of_an_asynchronous_generator_function_gives_the_item
     assert [number async for number in numbers(3)] == [3, 4]
 
 
-def test_the_fallback_of_a_partial_gets_the_arguments_of_the_call_only():
+def test_fallback_of_a_partial_gets_only_the_arguments_of_the_call():
     def work(bound, given, *, by_name, other):
         raise RemoteError
 
@@ -514,7 +514,7 @@ def test_fallback_may_raise_the_failure_again():
     assert caught.value is failure
 
 
-def test_a_builtin_without_a_signature_can_be_guarded_and_can_recover():
+def test_builtin_without_signature_can_be_guarded_and_can_recover():
     guarded = retryable(retry_on=StopIteration, recover=lambda error, *rest: "over")(next)
     assert guarded(iter([])) == "over"
     assert retryable(retry_on=RemoteError, recover=print)(Trouble(9))() is None
@@ -536,7 +536,7 @@ def test_recovery_without_an_attempt_gets_an_exhausted_error():
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "coroutine"])
-def test_a_key_makes_the_retry_stateful(asynchronous):
+def test_key_makes_the_retry_stateful(asynchronous):
     trouble = Trouble(9)
     guard = retryable(
         retry_on=RemoteError,
@@ -603,7 +603,7 @@ def test_exhausted_stateful_call_without_recovery_raises():
 
 
 @pytest.mark.parametrize("call", [lambda f: f(17, 2), lambda f: f(order_id=17, amount=2)])
-def test_a_key_is_made_of_as_many_arguments_as_its_function_takes(call):
+def test_key_function_gets_as_many_arguments_as_it_takes(call):
     @retryable(retry_on=RemoteError, key=lambda order: order)
     def deliver(order_id, amount):
         return current_context().key
@@ -611,7 +611,7 @@ def test_a_key_is_made_of_as_many_arguments_as_its_function_takes(call):
     assert call(deliver) == 17
 
 
-def test_the_key_of_a_method_is_made_with_the_instance():
+def test_key_function_of_a_method_gets_the_instance():
     class Service:
         prefix = "eu"
 
@@ -677,7 +677,7 @@ def test_template_keeps_keys_in_its_cache_under_its_name():
     assert "charge/s:order-17" in cache
 
 
-def test_a_circuit_breaker_is_a_policy_with_one_key():
+def test_circuit_breaker_is_a_policy_with_one_key():
     policy = CircuitBreakerRetryPolicy(MaxAttemptsRetryPolicy(1), open_timeout=5, reset_timeout=20)
     trouble = Trouble(9)
 
@@ -723,7 +723,7 @@ def test_decorator_without_retryable_errors_is_rejected(how):
         ("listeners", [Recorder()]),
     ],
 )
-def test_setting_of_the_template_is_rejected_beside_it(name, value):
+def test_setting_of_the_template_is_rejected_with_a_template(name, value):
     with pytest.raises(MisuseError, match=f"^{name} and template= are mutually exclusive"):
         retryable(template=RetryTemplate(), **{name: value})
 
@@ -731,12 +731,12 @@ def test_setting_of_the_template_is_rejected_beside_it(name, value):
 @pytest.mark.parametrize(
     ("name", "value"), [("retry_on", RemoteError), ("not_on", RemoteError), ("max_attempts", 3)]
 )
-def test_setting_of_the_policy_is_rejected_beside_it(name, value):
+def test_setting_of_the_policy_is_rejected_with_a_policy(name, value):
     with pytest.raises(MisuseError, match=f"^{name} and policy= are mutually exclusive"):
         retryable(policy=MaxAttemptsRetryPolicy(3), **{name: value})
 
 
-def test_error_names_all_settings_beside_a_template():
+def test_error_names_all_settings_rejected_with_a_template():
     with pytest.raises(MisuseError, match=r"^retry_on and max_attempts and template= are"):
         retryable(template=RetryTemplate(), retry_on=RemoteError, max_attempts=3)
 
@@ -750,7 +750,7 @@ def test_error_names_all_settings_beside_a_template():
         ("backoff", 1.0, "backoff must be"),
         ("max_attempts", "3", "max_attempts must be"),
         ("recover", 17, "recover must be"),
-        ("key", "order_id", "key must be a plain function"),
+        ("key", "order_id", "key must be a synchronous callable"),
         ("label", "", "label must be"),
         ("label", 17, "label must be"),
         ("listeners", None, "listeners must be a list or tuple, got None"),
@@ -810,7 +810,7 @@ def test_async_fallback_of_a_sync_function_is_rejected(fallback):
 
 
 def test_async_key_function_is_rejected():
-    with pytest.raises(TypeError, match="key must be a plain function"):
+    with pytest.raises(TypeError, match="key must be a synchronous callable"):
         retryable(retry_on=RemoteError, key=_later)
 
 

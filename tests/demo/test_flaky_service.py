@@ -31,7 +31,7 @@ KEYS = [f"line-{number}" for number in range(2, 3000)]
 
 
 def fate(key, seed=SEED):
-    """What the first requests for an item meet; longer than MAX_FAULTS: it is poisoned."""
+    """The faults of the first requests for an item; more than MAX_FAULTS: it always fails."""
     return list(itertools.islice(faults(seed, key), MAX_FAULTS + 2))
 
 
@@ -66,7 +66,7 @@ def post(service, body, **headers):
 
 
 def plug(service, key):
-    """A raw connection on which a request has been sent."""
+    """A raw connection that has sent a request."""
     body = json.dumps({"sku": "SKU-0042", "quantity": 3})
     plug = socket.create_connection((service.host, service.port), timeout=PATIENCE)
     plug.sendall(
@@ -103,7 +103,7 @@ def test_service_rejects_a_request_without_key(service):
     assert post(service, b'{"sku": "SKU-0042", "quantity": 3}')[0] == 400
 
 
-def test_a_503_has_a_retry_after(service, client):
+def test_response_503_has_retry_after(service, client):
     key = key_that_meets("unavailable")
     with pytest.raises(ServiceUnavailable) as caught:
         client.price(ORDER, key)
@@ -113,14 +113,14 @@ def test_a_503_has_a_retry_after(service, client):
     assert service.sent == {"unavailable": 1, "priced": 1}
 
 
-def test_a_503_may_give_a_date(client):
+def test_response_503_may_have_a_date(client):
     key = next(k for k in KEYS if [(f.kind, f.dated) for f in fate(k)] == [("unavailable", True)])
     with pytest.raises(ServiceUnavailable) as caught:
         client.price(ORDER, key)
     assert caught.value.headers["Retry-After"].endswith("GMT")
 
 
-def test_a_reset_is_a_reset_on_the_wire(service):
+def test_reset_reaches_the_client_as_connection_reset(service):
     with plug(service, key_that_meets("reset")) as connection, pytest.raises(ConnectionResetError):
         connection.recv(1)
     service.close()
@@ -186,7 +186,7 @@ def test_other_seeds_give_other_faults():
     assert len({tuple(len(fate(key, seed)) for key in KEYS[:200]) for seed in range(20)}) == 20
 
 
-def test_a_port_in_use_is_an_os_error(service):
+def test_port_in_use_raises_os_error(service):
     with pytest.raises(OSError, match="in use"):
         PricingService(port=service.port)
 

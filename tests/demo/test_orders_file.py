@@ -27,7 +27,7 @@ def write(tmp_path):
     return write
 
 
-def test_a_good_line_is_an_order():
+def test_valid_line_is_parsed_as_an_order():
     assert parse(GOOD) == Order("O-1", date(2026, 11, 20), "Sato Ltd", "SKU-0042", 3)
 
 
@@ -44,7 +44,7 @@ def test_harmless_deviations_are_accepted(raw):
     assert parse(raw) == parse(GOOD)
 
 
-def test_a_quoted_comma_belongs_to_the_value():
+def test_quoted_comma_belongs_to_the_value():
     assert parse(b'O-1,2026-11-20,"Sato, Ito & Co.",SKU-0042,3').customer == "Sato, Ito & Co."
 
 
@@ -75,7 +75,7 @@ def test_faulty_line_raises_with_the_reason(raw, problem):
     "quantity",
     ["0", "-2", "+3", "3.0", "1e3", "NaN", "two", "1O", "1_000", "٣", "10001", "9" * 5000],
 )
-def test_a_quantity_is_a_whole_number_from_1_to_10000(quantity):
+def test_quantity_must_be_from_1_to_10000(quantity):
     with pytest.raises(InvalidOrder, match="quantity must be a whole number from 1 to 10000"):
         parse(f"O-1,2026-11-20,Sato Ltd,SKU-0042,{quantity}".encode())
 
@@ -85,7 +85,7 @@ def test_lines_are_numbered_as_in_an_editor(write):
     assert [(line.number, line.raw) for line in orders.lines] == [(2, GOOD), (3, b""), (4, GOOD)]
 
 
-def test_the_last_line_needs_no_line_end(write):
+def test_last_line_needs_no_line_end(write):
     assert len(OrdersFile.read(write(HEADER + GOOD)).lines) == 1
 
 
@@ -94,16 +94,16 @@ def test_unclosed_quote_affects_its_own_line_only(write):
     assert orders.lines[1].parse() == parse(GOOD)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_column(write):
+def test_byte_order_mark_is_not_part_of_the_first_column(write):
     assert OrdersFile.read(write(b"\xef\xbb\xbf" + HEADER + GOOD)).lines[0].parse() == parse(GOOD)
 
 
-def test_columns_may_stand_in_any_order_and_among_others(write):
+def test_columns_may_be_in_any_order_and_among_others(write):
     content = b"quantity,note,sku,customer,placed_on,order_id\n3,-,SKU-0042,Sato Ltd,2026-11-20,O-1"
     assert OrdersFile.read(write(content)).lines[0].parse() == parse(GOOD)
 
 
-def test_a_header_alone_is_a_file_without_orders(write):
+def test_header_alone_is_a_file_without_orders(write):
     assert OrdersFile.read(write(HEADER)).lines == ()
 
 
@@ -134,11 +134,11 @@ def test_directory_is_rejected(tmp_path):
         OrdersFile.read(tmp_path)
 
 
-def test_a_line_can_be_shown_whatever_its_encoding():
+def test_line_of_any_encoding_can_be_shown():
     assert Line(2, b"S\xf6rensen").text == "S\\xf6rensen"
 
 
-def test_the_shipped_file_is_what_the_tool_writes():
+def test_shipped_file_equals_the_output_of_its_tool():
     tool = Path(__file__).parents[2] / "tools" / "make_orders.py"
     assert runpy.run_path(str(tool))["orders_file"]() == shipped().read_bytes()
 
@@ -150,7 +150,7 @@ def kind_of(problem: str) -> str:
     return problem.split(",")[0].split(":")[0]
 
 
-def test_the_shipped_file_has_the_faults_of_real_ones():
+def test_shipped_file_has_the_expected_faults():
     problems = Counter()
     orders = Counter()
     for line in OrdersFile.read(shipped()).lines:

@@ -1,4 +1,4 @@
-"""The job: what becomes of a line.  HTTP and database are real, only the waits are virtual."""
+"""The job: the outcome of a line.  HTTP and database are real, only the waits are virtual."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ SEED = 7
 
 
 def numbers():
-    """Line numbers by what their first requests meet; more than MAX_FAULTS: poisoned."""
+    """Line numbers by the faults of their requests; more than MAX_FAULTS: they always fail."""
     found = {}
     for number in range(2, 3000):
         met = itertools.islice(faults(SEED, f"line-{number}"), MAX_FAULTS + 1)
@@ -121,7 +121,7 @@ def test_failed_line_is_retried_until_it_is_written(job_for, rows, number, attem
 
 
 def test_other_lines_continue_while_a_failed_one_waits(job_for, rows, monkeypatch):
-    """The wait of one ends only when another one is over."""
+    """The wait of one line ends only after another line has ended."""
     over = threading.Event()
     job = job_for(line(UNAVAILABLE[0]), line(SERVED[0]))
 
@@ -180,7 +180,7 @@ def test_permanent_failure_is_given_up_after_one_attempt(job_for, faulty, error,
     assert (report.dead_lettered, report.retried, report.problems) == (1, 0, ())
 
 
-def test_a_failed_line_leaves_no_trace(job_for, rows):
+def test_failed_line_leaves_nothing_in_the_database(job_for, rows):
     job_for(line(POISONED, order="O-poison"), line(SERVED[0], order="O-good")).run()
     assert rows("SELECT order_id FROM written") == [("O-good",)]
 
@@ -206,8 +206,9 @@ def test_retry_after_of_a_503_is_waited(job_for):
         if fault.retry_after == 1 and not fault.dated
     )
     report = job_for(line(number)).run()
-    assert 1.0 <= report.asked <= 1.1
-    assert report.waited == pytest.approx(report.asked)  # no other line was processed meanwhile
+    assert 1.0 <= report.planned_wait <= 1.1
+    # No other line was processed meanwhile.
+    assert report.waited == pytest.approx(report.planned_wait)
 
 
 def fails(monkeypatch, failure):
@@ -228,7 +229,7 @@ def test_failing_database_stops_the_job_and_nothing_is_written(job_for, rows, mo
     assert rows("SELECT * FROM written") == []
 
 
-def test_an_interrupted_transaction_is_rolled_back(job_for, rows, monkeypatch):
+def test_interrupted_transaction_is_rolled_back(job_for, rows, monkeypatch):
     job = job_for(line(SERVED[0]))
     fails(monkeypatch, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -267,7 +268,7 @@ def test_most_specific_class_decides_the_retry():
     assert not any(WORTH_RETRYING.classify(failure) for failure in futile)
 
 
-def test_a_line_in_neither_or_both_places_is_a_problem():
+def test_line_in_neither_or_both_places_is_a_problem():
     assert list(unaccounted([2, 3, 4], {2}, {3, 4})) == []
     assert list(unaccounted([2, 3, 4], {2, 3}, {3, 9})) == [
         "1 lines are neither written nor dead-lettered, the first is line 4",

@@ -115,7 +115,7 @@ def built_backoff(spec: JSON) -> Backoff:
 
 
 def built_state(spec: JSON) -> RetryState:
-    """The state of a call; a null key is one that nothing is remembered for."""
+    """The state of a call; a null key is an untracked one."""
     check_known("state", spec, "key", "force_refresh", "rollback")
     options: dict[str, Any] = {}
     if "rollback" in spec:

@@ -1,4 +1,4 @@
-"""Expected and actual traces against each other: every field of every record."""
+"""Comparison of expected and actual traces: every field of every record."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ TOLERANCE = 1e-9
 
 
 def differences(expected: JSON, actual: JSON) -> list[str]:
-    """Say where two traces (lists of records) differ, a line each; nothing where they do not."""
+    """The differences between two traces (lists of records), one line each."""
     if not isinstance(expected, list) or not all(isinstance(record, dict) for record in expected):
         return [f"trace: expected {expected!r}, which is not a list of records"]
     blank: JSON = {}
     pairs = zip_longest(expected, actual, fillvalue=blank)
-    told = [_as_told(theirs, ours) for theirs, ours in pairs]
-    return list(_of_lists(expected, told[: len(actual)], "trace"))
+    adjusted = [_adjusted(theirs, ours) for theirs, ours in pairs]
+    return list(_of_lists(expected, adjusted[: len(actual)], "trace"))
 
 
-def _as_told(expected: JSON, actual: JSON) -> JSON:
-    told = expected.get("context")
-    if stopped_in_open(actual) and isinstance(told, dict) and "max_attempts" not in told:
+def _adjusted(expected: JSON, actual: JSON) -> JSON:
+    adjusted = expected.get("context")
+    if stopped_in_open(actual) and isinstance(adjusted, dict) and "max_attempts" not in adjusted:
         # The original had not called the policy yet; ours returns what it knows.
         return actual | {"context": _without(actual["context"], "max_attempts")}
     return actual

@@ -14,14 +14,14 @@ SCENARIOS = HERE / "scenarios.jsonl"
 DEVIATIONS = HERE / "deviations.jsonl"
 
 
-def asked_for(config: pytest.Config, option: str, default: Path) -> Path:
-    """The file that an option names, or the copy here."""
+def path_option(config: pytest.Config, option: str, default: Path) -> Path:
+    """The file given by an option, or the copy in this folder."""
     named = config.getoption(option, default=None)
     return Path(named) if named else default
 
 
 def lines_of(path: Path) -> list[JSON]:
-    """The lines of a file; an error where there are none, or two of the same id."""
+    """The lines of a file; an error if there are none, or two with the same id."""
     with path.open(encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.strip()]
     ids = [line["id"] for line in lines]

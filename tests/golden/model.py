@@ -1,4 +1,4 @@
-"""The words of the traces in Python: exceptions, their chains, and how they are written down."""
+"""The terms of the traces in Python: exceptions, their chains, and their notation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JSON = Any
 
 
 class UnknownFieldError(Exception):
-    """The file says something that the runner does not know: it must not pass for understood."""
+    """The file has a field that the runner does not know."""
 
 
 def check_known(where: str, spec: JSON, *fields: str) -> None:
@@ -56,7 +56,7 @@ class Hard(BaseException):
 
 
 class Interrupted(Exception):
-    """What the virtual clock raises where the trace has an interrupted sleep."""
+    """The exception of the virtual clock for an interrupted sleep of the trace."""
 
 
 RAISED: dict[str, type[BaseException]] = {
@@ -74,7 +74,7 @@ NAMES_OF_THE_ORIGINAL = {
 
 
 def named(name: str) -> type[BaseException]:
-    """The class of a name, as key of a map."""
+    """The class with a name, as key of a map."""
     try:
         return CLASSES[name]
     except KeyError:
@@ -95,7 +95,7 @@ def raised(chain: JSON, identity: str) -> BaseException:
 
 
 def type_name(error: BaseException | None) -> str | None:
-    """The name that the trace has for an exception, live or written down."""
+    """The name of an exception in the trace, for a live or a recorded exception."""
     if error is None:
         return None
     if isinstance(error, RecordedFailure):

@@ -1,4 +1,4 @@
-"""Running a scenario against the library, and writing down what happened as the file does.
+"""Run a scenario against the library, and record its events in the notation of the file.
 
 One millisecond of a trace is one second here, so that every number stays whole.
 """
@@ -74,7 +74,7 @@ class Mode:
         return self.entrance not in ("execute", "block")
 
     def serves(self, scenario: JSON) -> bool:
-        """Without listeners only those scenarios can run whose listeners do nothing but record."""
+        """Without listeners only scenarios can run whose listeners only record."""
         return not self.inline or not any(scenario.get("listeners", []))
 
 
@@ -87,10 +87,10 @@ KINDS = {
     "trio": [Mode("trio", asynchronous=True, trio=True)],
     "block": [Mode("block", entrance="block")],
     "block-async": [Mode("block_async", asynchronous=True, entrance="block")],
-    "inline": [Mode(f"inline {way}", inline=True, entrance=way) for way in ENTRANCES],
+    "inline": [Mode(f"inline {name}", inline=True, entrance=name) for name in ENTRANCES],
     "inline-async": [
-        Mode(f"inline {way}_async", asynchronous=True, inline=True, entrance=way)
-        for way in ENTRANCES
+        Mode(f"inline {name}_async", asynchronous=True, inline=True, entrance=name)
+        for name in ENTRANCES
     ],
 }
 MODES = {mode.name: mode for modes in KINDS.values() for mode in modes}
@@ -114,7 +114,7 @@ class Journal:
 
 
 async def pause() -> None:
-    """Let the event loop take its turn, as a callback that really waits would."""
+    """Let the event loop run other tasks, as a callback that waits does."""
     if in_trio():
         await trio.lowlevel.checkpoint()
     else:
@@ -128,7 +128,7 @@ def whole(number: float) -> float:
 
 @frozen(eq=False)
 class VirtualClock:
-    """Sleeps at once, writes it down, and interrupts the one sleep that the scenario names."""
+    """Sleeps in no time, records it, and interrupts the sleep that the scenario names."""
 
     journal: Journal
 
@@ -163,7 +163,7 @@ def depth_of(context: RetryContext | None) -> int:
 
 
 class Silent(RetryListener):
-    """Knows the context also of an execution that calls nothing; part of no trace."""
+    """Gets the context of an execution that calls nothing; not part of a trace."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -173,7 +173,7 @@ class Silent(RetryListener):
 
 
 class Recorder(RetryListener):
-    """A listener of the file: records, then does what its specification says."""
+    """A listener of the file: records, then acts as its specification says."""
 
     def __init__(self, journal: Journal, index: int, spec: JSON) -> None:
         check_listener(spec)
@@ -267,7 +267,7 @@ class Execution:
     # What happens inside; the same in every mode.
 
     def begin(self, context: RetryContext | None) -> JSON:
-        """The start of a callback, as far as its outcome and not beyond."""
+        """The start of a callback, up to its outcome."""
         self.attempts += 1
         if context is None:
             self.journal.note("callback", self.attempts)
@@ -351,12 +351,12 @@ class Execution:
         return self.recover(context)
 
     def perform(self) -> Any:
-        """Run it, keep its record, and let its value or its exception out."""
+        """Run it, keep its record, and return its value or raise its exception."""
         self.journal.levels.append([])
         try:
             value = self.entered()
         except (Exception, Hard) as error:
-            self.record = self.written({"raise": self.told(error)})
+            self.record = self.written({"raise": self.described_error(error)})
             raise
         self.record = self.written({"return": value})
         return value
@@ -366,7 +366,7 @@ class Execution:
         try:
             value = await self.entered_async()
         except (Exception, Hard) as error:
-            self.record = self.written({"raise": self.told(error)})
+            self.record = self.written({"raise": self.described_error(error)})
             raise
         self.record = self.written({"return": value})
         return value
@@ -416,14 +416,14 @@ class Execution:
                 return (await bound.outcome_async(self.callback_async)).unwrap()
 
     def chosen(self, plain: Callable[..., Any], awaited: Callable[..., Any]) -> Any:
-        """A recovery may be a coroutine function or not: both, in turns."""
+        """Alternate between coroutine functions and plain functions as recoveries."""
         if "recovery" not in self.spec:
             return None
         return awaited if self.journal.call % 2 else plain
 
     # The recorded part.
 
-    def told(self, error: BaseException) -> JSON:
+    def described_error(self, error: BaseException) -> JSON:
         entry = described(error)
         if entry == {"type": "ExhaustedRetryException"} and self.state is None:
             # Nothing ever failed: the original has another type for it without a state.
@@ -459,7 +459,7 @@ def seen_after(context: RetryContext) -> JSON:
 
 
 class Scene:
-    """A scenario on the stage: its template, its cache, its calls in order."""
+    """A scenario in progress: its template, its cache, its calls in order."""
 
     def __init__(self, scenario: JSON, mode: Mode, leave_out: frozenset[int] = frozenset()) -> None:
         check_known("scenario", scenario, *SCENARIO)
@@ -502,7 +502,7 @@ class Scene:
         return tuple(listeners)
 
     def prepared(self, number: int, call: JSON) -> Execution | None:
-        """The next call, after its ``advance``; None where it is to be left out."""
+        """The next call, after its ``advance``; None if it is left out."""
         self.journal.now += call.get("advance", 0)
         self.journal.call = number
         if number in self.leave_out:
@@ -510,7 +510,7 @@ class Scene:
         return Execution(self.journal, self.template, call, f"c{number}", level=1)
 
     def written(self, record: JSON) -> JSON:
-        """A call's record with what only the whole scene knows."""
+        """A call's record with the fields that only the whole scene has."""
         if self.keys:
             kept = {key: self.cache.peek(self.template.scoped_key(key)) for key in self.keys}
             record["cache"] = {
@@ -554,7 +554,7 @@ class Scene:
 
 
 def check_understood(error: BaseException) -> None:
-    """What the runner itself could not read is not the library's failure."""
+    """Report an error of the runner apart from failures of the library."""
     if isinstance(error, UnknownFieldError):
         raise error
 

@@ -1,4 +1,4 @@
-"""The runner itself: it sees every altered value, and lets nothing unknown pass for understood."""
+"""The runner itself: it detects every altered value and rejects unknown fields."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def places(value: JSON, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def other(value: JSON) -> JSON:
-    """A value that differs, of the same kind where there is one."""
+    """A different value, of the same type if possible."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -117,11 +117,11 @@ def test_numbers_may_differ_by_rounding_errors() -> None:
 
 
 def test_declared_attempts_may_be_missing_only_if_open_ended_the_call() -> None:
-    told: JSON = {"events": [["open", 0, "veto"]], "context": {}}
+    undeclared: JSON = {"events": [["open", 0, "veto"]], "context": {}}
     known: JSON = {"events": [["open", 0, "veto"]], "context": {"max_attempts": 3}}
 
-    assert not differences([told], [known])
-    assert differences([told | {"events": []}], [known | {"events": []}])
+    assert not differences([undeclared], [known])
+    assert differences([undeclared | {"events": []}], [known | {"events": []}])
     assert differences([known], [known | {"context": {"max_attempts": 4}}])
 
 
@@ -139,7 +139,7 @@ def test_only_the_altered_scenario_fails(mode: Mode, loop: asyncio.AbstractEvent
 
 
 def line_with(**parts: JSON) -> JSON:
-    """The simplest line that there is, with some parts of its scenario replaced."""
+    """The simplest line, with some parts of its scenario replaced."""
     call = {"outcomes": [{"return": "ok"}]}
     return {
         "id": "made",

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.golden.lines import SCENARIOS, asked_for, lines_of
+from tests.golden.lines import SCENARIOS, lines_of, path_option
 from tests.golden.model import JSON
 from tests.golden.run import KINDS, check
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWar
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    lines = lines_of(asked_for(metafunc.config, "golden", SCENARIOS))
+    lines = lines_of(path_option(metafunc.config, "golden", SCENARIOS))
     metafunc.parametrize(
         ("line", "kind"),
         [

@@ -16,7 +16,7 @@ from retrytemplate.simulation import Simulation
 from retrytemplate.testing import VirtualClock
 from tests.golden.build import built_backoff, built_classifier
 from tests.golden.compare import is_number, same
-from tests.golden.lines import HERE, asked_for, lines_of
+from tests.golden.lines import HERE, lines_of, path_option
 from tests.golden.model import JSON, UnknownFieldError, check_known, named, raised
 
 UNITS = HERE / "units.jsonl"
@@ -24,7 +24,7 @@ UNITS = HERE / "units.jsonl"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "unit" in metafunc.fixturenames:
-        lines = lines_of(asked_for(metafunc.config, "--units", UNITS))
+        lines = lines_of(path_option(metafunc.config, "--units", UNITS))
         metafunc.parametrize("unit", [pytest.param(line, id=line["id"]) for line in lines])
 
 
@@ -33,7 +33,7 @@ def test_unit_result_equals_that_of_the_original(unit):
 
 
 def outcome(unit: JSON) -> JSON:
-    """What this library makes of the unit."""
+    """The result of this library for the unit."""
     kind = unit.get("kind")
     if kind not in KINDS:
         raise UnknownFieldError(f"unknown kind {kind!r}")
@@ -46,7 +46,7 @@ def outcome(unit: JSON) -> JSON:
 
 
 def expected(unit: JSON) -> JSON:
-    """What the file says, in our words."""
+    """The result in the file, in the terms of this library."""
     if unit.get("kind") != "binary_classifier":
         return unit.get("out")
     # None with traversal is a crash of the original; ours gives the default.
@@ -111,15 +111,15 @@ def percentile(unit: JSON) -> JSON:
 def rolling_stats(unit: JSON) -> JSON:
     clock = VirtualClock()
     numbers = RollingStatistics(clock, unit.get("window", 15_000))
-    told = []
+    statistics = []
     for step in unit["steps"]:
         check_known("step", step, "advance", "inc")
         clock.advance(step["advance"])
         numbers.increment(step["inc"])
         kinds = ("started", "complete", "error", "abort", "recovery")
         rolled = {kind: numbers.rolled(kind) for kind in kinds}
-        told.append(rolled | {"error_rate": numbers.error_rate})
-    return told
+        statistics.append(rolled | {"error_rate": numbers.error_rate})
+    return statistics
 
 
 KINDS: dict[str, Any] = {
@@ -138,7 +138,7 @@ def one_of_each_kind() -> list[JSON]:
 
 
 def altered(value: JSON) -> JSON:
-    """The same with its last value changed, however deep it is."""
+    """A copy with a changed last value, at any depth."""
     if isinstance(value, list):
         return [*value[:-1], altered(value[-1])]
     if isinstance(value, dict):

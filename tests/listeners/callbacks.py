@@ -2,7 +2,7 @@
 
 
 class Stopped(BaseException):
-    """No ``Exception``: like a cancellation."""
+    """Not an ``Exception``: like a cancellation."""
 
 
 def failing(context):
@@ -10,7 +10,7 @@ def failing(context):
 
 
 def fails(times):
-    """A callback that fails so often, then succeeds."""
+    """A callback that fails a number of times, then succeeds."""
     left = [times]
 
     def callback(context):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -27,10 +28,11 @@ from retrytemplate import (
 from retrytemplate.listeners.logging import LoggingListener
 from retrytemplate.testing import VirtualClock
 from tests.listeners.callbacks import Stopped, failing, fails
+from tests.support.failing_cache import Down
 
 
 class Mute(Exception):
-    """Its text cannot be had."""
+    """An exception whose ``__str__`` raises."""
 
     def __str__(self):
         raise RuntimeError("no text")
@@ -95,7 +97,7 @@ def lines(log):
 
 
 def raising(*errors, seconds=0.0, clock=None):
-    """A function that takes *seconds* and raises these, the last one each time after."""
+    """A function that takes *seconds* and raises these in turn, then the last one repeatedly."""
     left = list(errors)
 
     def pay_invoice(*arguments):
@@ -160,12 +162,12 @@ def test_line_of_last_stateful_failure_names_action_of_next_delivery(log):
     assert [record.event for record in log] == ["retry", "deferred"]
 
 
-def test_line_of_last_stateful_failure_without_recovery_says_so(log):
+def test_line_of_last_stateful_failure_names_the_missing_recovery(log):
     with pytest.raises(ValueError):
         template(policy=SimpleRetryPolicy(1)).execute(
             raising(ValueError("bad row")), state=RetryState("m-9")
         )
-    assert lines(log)[0].endswith("; the next delivery finds no attempt left")
+    assert lines(log)[0].endswith("; the next delivery fails without an attempt")
 
 
 def test_line_of_a_rejection_is_no_failed_attempt(log):
@@ -252,7 +254,7 @@ def test_line_of_a_recovery_that_fails_has_its_error(log):
     ]
 
 
-def test_line_of_a_veto_says_that_no_attempt_was_made(log):
+def test_line_of_a_veto_reports_no_attempt(log):
     class Vetoes(RetryListener):
         def open(self, context):
             raise Veto("maintenance")
@@ -262,7 +264,8 @@ def test_line_of_a_veto_says_that_no_attempt_was_made(log):
 
     assert lines(log) == [
         "INFO shop.pay_invoice: gave up before the first attempt: TerminatedRetryError: "
-        "a listener vetoed the execution: maintenance; reason: terminated"
+        "a listener vetoed the execution: maintenance; "
+        "reason: a policy, backoff, listener or context cache raised an exception"
     ]
 
 
@@ -470,3 +473,23 @@ def test_logging_is_imported_only_by_the_listener():
     code = "import sys, retrytemplate; assert 'logging' not in sys.modules, 'logging is loaded'"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "setting", "says"),
+    [
+        ("begin", "run_unguarded", "before the first attempt: {}; the execution continues without"),
+        ("fail", "raise", "attempt 1 of 3: {}; its record of this execution may be incomplete"),
+        ("succeed", "raise", "attempt 1 of 3: {}; its record of this execution may be incomplete"),
+    ],
+)
+def test_store_error_record_says_what_follows(log, step, setting, says):
+    cache = Down(lambda called, record: called == step, on_store_error=setting)
+    run = raising(OSError("away")) if step == "fail" else lambda context: "paid"
+    with suppress(OSError):
+        template(cache=cache).execute(run, state=IN_PLACE)
+
+    record = next(each for each in log if each.event == "store_error")
+    assert (
+        says.format("the context cache failed: CacheUnavailableError: down") in record.getMessage()
+    )

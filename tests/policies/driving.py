@@ -1,4 +1,4 @@
-"""A policy asked as an execution asks it, its state written to JSON and read back at every step."""
+"""Run a policy as an execution does, with its state converted to JSON at every step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Driven:
 
 
 def attempts(policy: RetryPolicy, *failures: BaseException) -> int:
-    """The number of attempts if the first fail in this way, and the last failure is repeated."""
+    """The number of attempts for these failures, the last one repeated."""
     driven = Driven(policy)
     number = 0
     while driven.allowed() and number < 100:

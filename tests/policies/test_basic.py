@@ -1,4 +1,4 @@
-"""The policies of one idea: a number, never, always, a time, a predicate."""
+"""The basic policies: a number, never, always, a time, a predicate."""
 
 from datetime import timedelta
 

@@ -193,7 +193,7 @@ def test_delegate_that_is_not_a_policy_is_rejected():
 
 
 class Reference:
-    """The state machine once more, from its description, with a count for a delegate."""
+    """The state machine implemented from its description, with a count as delegate."""
 
     def __init__(self, limit, window, reset):
         self.limit, self.window, self.reset = limit, window, reset

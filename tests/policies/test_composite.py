@@ -188,5 +188,5 @@ def test_value_that_is_not_iterable_is_rejected():
 
 
 def test_allows_of_a_policy_with_state_raises():
-    with pytest.raises(TypeError, match=r"TimeoutRetryPolicy keeps state: call decide\(\)"):
+    with pytest.raises(TypeError, match=r"TimeoutRetryPolicy is stateful; call decide\(\)"):
         TimeoutRetryPolicy(1).allows(0, None)

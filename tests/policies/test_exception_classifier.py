@@ -61,20 +61,20 @@ def test_time_of_a_policy_starts_when_it_is_first_selected():
 
 
 def test_only_the_selected_policy_decides():
-    asked = []
+    calls = []
 
-    class Telling(RetryPolicy):
+    class Recording(RetryPolicy):
         def allows(self, failures, failure):
-            asked.append(failure)
+            calls.append(failure)
             return failures < 3
 
-    policy = ExceptionClassifierRetryPolicy({OSError: Telling(), KeyError: SimpleRetryPolicy(3)})
+    policy = ExceptionClassifierRetryPolicy({OSError: Recording(), KeyError: SimpleRetryPolicy(3)})
     driven = Driven(policy).fail(KeyError())
     assert driven.allowed()
-    assert not asked
+    assert not calls
     failure = OSError()
     assert driven.fail(failure).allowed()
-    assert asked == [None, failure]
+    assert calls == [None, failure]
 
 
 def test_policy_object_used_for_two_classes_counts_for_both():

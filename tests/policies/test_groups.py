@@ -1,4 +1,4 @@
-"""Exception groups: worth another attempt only if every leaf is."""
+"""Exception groups: retryable only if every leaf is."""
 
 import pytest
 
@@ -120,10 +120,10 @@ def test_cycle_of_causes_through_a_group_ends():
 
 
 def test_rejection_inside_a_group_is_retried_only_if_a_rule_names_it():
-    refused = group(OSError(), CircuitOpenError())
-    assert attempts(SimpleRetryPolicy(3), refused) == 1
-    assert attempts(PredicateRetryPolicy(lambda error: True), refused) == 1
-    assert attempts(SimpleRetryPolicy(3, (OSError, CircuitOpenError)), refused) == 3
+    rejected = group(OSError(), CircuitOpenError())
+    assert attempts(SimpleRetryPolicy(3), rejected) == 1
+    assert attempts(PredicateRetryPolicy(lambda error: True), rejected) == 1
+    assert attempts(SimpleRetryPolicy(3, (OSError, CircuitOpenError)), rejected) == 3
 
 
 def test_lost_attempt_inside_a_group_is_not_retried():

@@ -27,7 +27,7 @@ from retrytemplate.testing import ScriptedRandom, VirtualClock
 
 
 def failing(*failures, result="done"):
-    """A function that raises these in turn, then returns; how often it was called is ``calls``."""
+    """A function that raises these in turn, then returns; ``calls`` is the number of its calls."""
     turns = iter(failures)
 
     def function():
@@ -42,26 +42,26 @@ def failing(*failures, result="done"):
 
 @pytest.mark.statement("S2-20")
 def test_policy_creates_state_records_failures_and_decides():
-    told = []
+    calls = []
 
-    class Telling(StatefulRetryPolicy):
+    class Recording(StatefulRetryPolicy):
         def start(self, now):
-            told.append("start")
+            calls.append("start")
             return 0
 
         def record(self, state, failure, now):
-            told.append(f"record {failure}")
+            calls.append(f"record {failure}")
             return state + 1
 
         def decide(self, state, now):
-            told.append(f"decide {state}")
+            calls.append(f"decide {state}")
             return state < 2, state
 
     with pytest.raises(OSError, match="two"):
-        RetryTemplate(Telling()).call(failing(OSError("one"), OSError("two"), OSError("three")))
+        RetryTemplate(Recording()).call(failing(OSError("one"), OSError("two"), OSError("three")))
     attempt = ["decide 0", "record one", "decide 1", "decide 1", "record two", "decide 2"]
-    assert told[: len(attempt) + 1] == ["start", *attempt]
-    assert set(told[len(attempt) + 1 :]) <= {"decide 2"}
+    assert calls[: len(attempt) + 1] == ["start", *attempt]
+    assert set(calls[len(attempt) + 1 :]) <= {"decide 2"}
 
 
 @pytest.mark.statement("S2-26")
@@ -214,10 +214,10 @@ def test_never_policy_makes_one_call():
     ],
 )
 def test_library_error_raised_by_others_is_retried_only_by_name(policy):
-    refused = failing(*[CircuitOpenError("open")] * 9)
+    rejected = failing(*[CircuitOpenError("open")] * 9)
     with pytest.raises(CircuitOpenError):
-        RetryTemplate(policy, clock=VirtualClock()).call(refused)
-    assert refused.calls == 1
+        RetryTemplate(policy, clock=VirtualClock()).call(rejected)
+    assert rejected.calls == 1
 
 
 def test_force_refresh_closes_a_circuit():

@@ -1,4 +1,4 @@
-"""The library's own errors as failures: what only counts, and what a rule must name."""
+"""The library's own errors as failures: which are only counted, and which must be named."""
 
 import pytest
 
@@ -44,10 +44,10 @@ def test_count_only_errors_count_without_rules_on_other_classes(error):
 
 @pytest.mark.parametrize("error", COUNTED, ids=by_name)
 def test_predicate_is_not_called(error):
-    asked = []
-    assert PredicateRetryPolicy(asked.append).allows(1, error)
-    assert SimpleRetryPolicy(3, retry_on=asked.append).allows(1, error)
-    assert not asked
+    calls = []
+    assert PredicateRetryPolicy(calls.append).allows(1, error)
+    assert SimpleRetryPolicy(3, retry_on=calls.append).allows(1, error)
+    assert not calls
 
 
 @pytest.mark.parametrize("error", COUNTED, ids=by_name)
@@ -74,7 +74,7 @@ def test_configuration_may_name_the_error():
     assert attempts(SimpleRetryPolicy(3, classifier=rules), AttemptLostError("lost")) == 1
 
 
-def test_never_policy_rejects_after_a_lost_attempt_too():
+def test_never_policy_rejects_after_a_lost_attempt():
     assert attempts(NeverRetryPolicy(), AttemptLostError("lost")) == 1
 
 

@@ -88,5 +88,5 @@ def test_coroutine_function_as_rule_is_rejected():
     async def later(result):
         return True
 
-    with pytest.raises(TypeError, match="retry_if must be a plain function, got coroutine"):
+    with pytest.raises(TypeError, match="retry_if must be a plain function, got the coroutine"):
         ResultRetryPolicy(later)

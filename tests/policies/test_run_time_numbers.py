@@ -1,4 +1,4 @@
-"""Numbers that a callable gives: read when an execution resolves its policy, and checked."""
+"""Callable numbers: read when an execution resolves its policy, and checked."""
 
 from datetime import timedelta
 

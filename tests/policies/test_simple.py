@@ -88,10 +88,10 @@ def test_predicate_may_replace_the_classes():
 
 
 def test_fatal_class_wins_over_the_predicate():
-    asked = []
-    policy = SimpleRetryPolicy(3, retry_on=lambda error: not asked.append(error), not_on=Fatal)
+    calls = []
+    policy = SimpleRetryPolicy(3, retry_on=lambda error: not calls.append(error), not_on=Fatal)
     assert attempts(policy, Poison()) == 1
-    assert not asked
+    assert not calls
 
 
 @pytest.mark.statement("S0-31")
@@ -248,7 +248,7 @@ def test_coroutine_function_as_predicate_is_rejected():
     async def later(error):
         return True
 
-    with pytest.raises(TypeError, match="retry_on must be a plain function, got coroutine"):
+    with pytest.raises(TypeError, match="retry_on must be a plain function, got the coroutine"):
         SimpleRetryPolicy(retry_on=later)
 
 

@@ -1,4 +1,4 @@
-"""Any tree of policies against a naive model, which looks at the whole history each time."""
+"""Any tree of policies against a naive model that reads the whole history each time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pair:
 
 
 def nearest(kind, listed):
-    """The index of the nearest class in the list; None if there is no base of it."""
+    """The index of the nearest base class in the list, or None."""
     above = [each for each in listed if issubclass(kind, each)]
     return max(above, key=lambda each: len(each.__mro__)) if above else None
 
@@ -183,7 +183,7 @@ def test_attempt_limit_of_a_tree_is_never_exceeded(tree, history):
 @pytest.mark.statement("S2-28")
 @given(trees, histories)
 def test_one_tree_serves_two_concurrent_executions(tree, history):
-    """Nothing of one shows in the other: the objects keep nothing."""
+    """The objects hold no state, so executions do not affect each other."""
     alone, first, second = Driven(tree.policy), Driven(tree.policy), Driven(tree.policy)
     for kind, passing in history:
         second.fail(D(), after=1).allowed()

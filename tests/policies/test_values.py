@@ -63,31 +63,31 @@ def pickled(one):
     return pickle.loads(pickle.dumps(one))  # noqa: S301  # our own
 
 
-every_way = pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
+every_copy = pytest.mark.parametrize("make_copy", [copy.copy, copy.deepcopy, pickled])
 
 
-@every_way
+@every_copy
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_copy_equals_the_original(make, way):
+def test_copy_equals_the_original(make, make_copy):
     one = make()
-    again = way(one)
+    again = make_copy(one)
     assert (type(again), again, hash(again)) == (type(one), one, hash(one))
     assert repr(again) == repr(one)
 
 
-@every_way
-def test_copy_decides_as_the_original(way):
+@every_copy
+def test_copy_decides_as_the_original(make_copy):
     worth = ExceptionClassifier.from_config({"builtins.OSError": True})
-    policy = way(SimpleRetryPolicy(4, not_on=KeyError) & PredicateRetryPolicy(worth.classify))
+    policy = make_copy(SimpleRetryPolicy(4, not_on=KeyError) & PredicateRetryPolicy(worth.classify))
     assert policy.allows(1, OSError())
     assert not policy.allows(4, OSError())
     assert not policy.allows(1, KeyError())
 
 
-@every_way
-def test_policy_used_twice_counts_once_also_in_a_copy(way):
+@every_copy
+def test_policy_used_twice_counts_once_also_in_a_copy(make_copy):
     both = MaxAttemptsRetryPolicy(3)
-    policy = way(ExceptionClassifierRetryPolicy({OSError: both, KeyError: both}))
+    policy = make_copy(ExceptionClassifierRetryPolicy({OSError: both, KeyError: both}))
     state = policy.start(0.0)
     for failure, allowed in [(OSError(), True), (KeyError(), True), (OSError(), False)]:
         state = policy.record(state, failure, 0.0)

@@ -1,1 +1,1 @@
-"""Campaigns that repeat one thing for minutes; the suite has a short run of each."""
+"""Campaigns that repeat one scenario for minutes; the suite has a short run of each."""

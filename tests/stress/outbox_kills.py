@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from attrs import Factory, define, evolve, frozen
 from sqlalchemy import event
 
-import tests.support.unflushed  # noqa: F401
+import tests.support.unflushed  # noqa: F401  # registers a hook
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate._storage import sql_engine as engines
 from retrytemplate.batch import ChunkStep, JobRepository, Outbox
@@ -49,7 +49,7 @@ class Receiver:
     _lock: object = Factory(threading.Lock)
 
     def receive(self, message):
-        """The answer: "ok", "no" for a rejected message, or None where it is lost."""
+        """The response: "ok", "no" for a rejected message, or None if it is lost."""
         with self._lock:
             drawn = self.random.random()
             if drawn < 0.1:
@@ -66,7 +66,7 @@ class Receiver:
 
     @contextmanager
     def serving(self):
-        """The port of a server that passes messages on to it."""
+        """The port of a server that passes messages to the receiver."""
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(handler):
@@ -130,7 +130,7 @@ class Job:
         self.count("message")
 
     def count(self, kind):
-        """Kill this process if this operation is the last one that it may complete."""
+        """Kill this process after its last permitted operation."""
         _done.update((kind, "any"))
         if self.kill_after is not None:
             counted, last = self.kill_after
@@ -138,14 +138,14 @@ class Job:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def run(self, part):
-        """Run a part of the step, in a process of its own."""
+        """Run a part of the step in a separate process."""
         _done.clear()  # a forked process inherits the counts of its parent
         repository = self.repository()
         self.step(repository, part).run({"part": part}).raise_for_status()
         repository._given.dispose()
 
     def send_rest(self):
-        """Send what waits, until nothing does."""
+        """Send pending messages until there are none."""
         repository = self.repository()
         step = self.step(repository)
         while step.send_outbox().unsent:

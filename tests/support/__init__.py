@@ -1,1 +1,1 @@
-"""What tests of several packages use."""
+"""Helpers for tests of several packages."""

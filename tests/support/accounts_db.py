@@ -1,4 +1,4 @@
-"""Two accounts on a PostgreSQL server, and what goes wrong with them."""
+"""Two accounts on a PostgreSQL server, and conflicts between transactions on them."""
 
 import threading
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ def driven(url):
 
 @contextmanager
 def bank(url, schema):
-    """Two accounts in a schema of their own."""
+    """Two accounts in a separate schema."""
     options = f"-c deadlock_timeout=10ms -c search_path={schema}"
     engine = sa.create_engine(driven(url), connect_args={"options": options}, poolclass=NullPool)
     with engine.begin() as connection:
@@ -67,7 +67,7 @@ class Bank:
             return connection.scalar(sa.text("SELECT 17"))
 
     def deadlock(self, template):
-        """Two transfers that wait for each other: the outcomes, that of the victim last."""
+        """Two transfers that wait for each other: their outcomes, that of the victim last."""
         both = threading.Barrier(2, timeout=PATIENCE)
         outcomes = []
 

@@ -18,17 +18,17 @@ from tests.support.stalling_worker import engine
 __all__ = ["deliver"]
 
 
-def deliver(store, witness, place, remember, transactional):
+def deliver(store, event_log, place, remember, transactional):
     """Deliver one message until it is acknowledged; crash at *place* the first time."""
     url, prefix = store
 
     def crash_at(here):
-        if here == place and not witness.rows("crashes"):
-            witness.add("crashes", "m1")
+        if here == place and not event_log.rows("crashes"):
+            event_log.add("crashes", "m1")
             os.kill(os.getpid(), signal.SIGKILL)
 
     def handle(context):
-        witness.add("callback", "m1", lost=context.retry_count)
+        event_log.add("callback", "m1", lost=context.retry_count)
         if transactional:
             with engine(url).begin() as connection:
                 connection.execute(text(f"INSERT INTO {prefix}_work VALUES (1)"))
@@ -39,13 +39,13 @@ def deliver(store, witness, place, remember, transactional):
 
     with blocking(url, prefix=prefix, lease=0.2, timeout=20.0) as cache:
         template = RetryTemplate(cache=cache, name="w")
-        said = None
-        while said is None:
+        result = None
+        while result is None:
             try:
-                said = template.execute(handle, state=RetryState("m1", remember=remember))
+                result = template.execute(handle, state=RetryState("m1", remember=remember))
             except AttemptInProgressError:
-                time.sleep(0.01)
+                time.sleep(0.01)  # until the real lease ends in the store
             except AlreadyCompletedError:
-                said = "completed before"
+                result = "completed before"
         crash_at("before the acknowledgement")
-    witness.add("acknowledged", "m1", said=said)
+    event_log.add("acknowledged", "m1", result=result)

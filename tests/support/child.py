@@ -1,4 +1,4 @@
-"""What a worker process does, for the tests: python -m tests.support.child WHAT URL PREFIX."""
+"""Program of a worker process: python -m tests.support.child WHAT URL PREFIX."""
 
 import os
 import sys
@@ -20,13 +20,13 @@ def dead_letter(context):
 
 
 def die_in_the_callback(cache):
-    """The poison message of a worker that is started again each time."""
+    """Crash in the callback of a message, as a worker does that is restarted each time."""
     template = RetryTemplate(SimpleRetryPolicy(3, retry_on=ConnectionError), cache=cache, name="w")
     print(template.execute(dies, recovery=dead_letter, state=STATE))
 
 
 def die_as_process_one(cache):
-    """The same in a container that is started again: its processes have their old numbers."""
+    """The same in a restarted container: its processes reuse their numbers."""
     os.getpid = lambda: 1
     die_in_the_callback(cache)
 
@@ -39,6 +39,17 @@ def die_in_the_recovery(cache):
         os._exit(9)
 
     template.execute(dies, recovery=recovery, state=STATE)
+
+
+def hold(cache):
+    """Make an attempt that does not end before the process is killed."""
+    template = RetryTemplate(SimpleRetryPolicy(3), cache=cache, name="w")
+
+    def callback(context):
+        print(context._claim.worker, flush=True)
+        sys.stdin.readline()
+
+    template.execute(callback, state=STATE)
 
 
 def fail(cache):
@@ -67,7 +78,7 @@ def fork(cache):
 
 
 def fork_in_the_callback(cache):
-    """The child, too, comes back through execute: with a value, or a failure."""
+    """Fork in the callback; the child also returns from execute, with a value or a failure."""
     template = RetryTemplate(MaxAttemptsRetryPolicy(9), cache=cache, name="w")
     parent = os.getpid()
 
@@ -89,14 +100,14 @@ def fork_in_the_callback(cache):
 
 
 def begin_together(cache):
-    """The first use of a cache, at the same time as others: when a line comes in."""
+    """Use a cache for the first time concurrently with others: starts when it reads a line."""
     print("ready", flush=True)
     sys.stdin.readline()
     cache.succeed(cache.begin(f"key of {os.getpid()}", worker="one"), remember=60)
 
 
 def command(what, store):
-    """What starts a process that does this on the tables of a store."""
+    """The command that starts a process with this task on the tables of a store."""
     # The test forks beside the renewing thread on purpose; Python 3.12 and later warn of it.
     ignored = "ignore:This process:DeprecationWarning"
     return [

@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from random import Random
 
@@ -14,7 +15,7 @@ from attrs import evolve, field, frozen
 from sqlalchemy import Column, Integer, MetaData, Table, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-import tests.support.unflushed  # noqa: F401
+import tests.support.unflushed  # noqa: F401  # registers a hook
 from retrytemplate import RetryError, SimpleRetryPolicy
 from retrytemplate._storage import sql_engine as engines
 from retrytemplate.batch import (
@@ -29,7 +30,7 @@ from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from tests.support import crashing_worker
 
-__all__ = ["ALWAYS", "Bad", "Mill", "Plan", "go", "go_to", "say"]
+__all__ = ["ALWAYS", "Bad", "Mill", "Plan", "go", "go_to", "go_together", "say"]
 
 
 def interrupted():
@@ -42,7 +43,7 @@ TIMEOUT = 20.0
 
 
 class Bad(Exception):
-    """What an item at fault raises."""
+    """The error of an item at fault."""
 
 
 @frozen
@@ -56,6 +57,7 @@ class Plan:
     :param pure: False: the processor works in the transaction.
     :param stall: the item at whose *place* the first process to come there stands still.
     :param seed: of how long each item takes; None: no time.
+    :param fuse: seconds from the begin of a crashing item to the crash.
     """
 
     items: int = 8
@@ -70,6 +72,7 @@ class Plan:
     max_crashes: int = 2
     concurrency: int = 1
     seed: int | None = None
+    fuse: float = 0.0
     fault_search: str = "bisect"
     rollback: str = "transaction"
     elsewhere: bool = False
@@ -79,7 +82,7 @@ class Plan:
 
     @property
     def dead_lettered(self):
-        """The items that cannot be written, however often it is tried."""
+        """The items that can never be written."""
         gone = {item for item, times in self.process.items() if times >= ALWAYS}
         unwritten = {item for item, times in self.write.items() if times >= ALWAYS}
         return sorted({*gone, *self.deadly, *self.torn} | unwritten - self.filtered)
@@ -97,7 +100,7 @@ class Plan:
 
 @frozen
 class Items(Sequence):
-    """The numbers of a plan's items; one may kill who reads it."""
+    """The numbers of a plan's items; one may kill its reader."""
 
     plan: Plan
 
@@ -145,12 +148,12 @@ class TornCursor(Cursor):
 class Mill:
     """Where plans are run, one run each: a database and a folder that outlive a process.
 
-    :param way: "sync" or "async".
+    :param mode: "sync" or "async".
     """
 
     url: str
     prefix: str
-    way: str
+    mode: str
     folder: str
     lease: float = 30.0
 
@@ -161,32 +164,32 @@ class Mill:
             f"{self.prefix}_out", MetaData(), Column("turn", Integer), Column("item", Integer)
         )
 
-    def repository(self, way="sync"):
+    def repository(self, mode="sync"):
         made = engines.transaction_engine(
             engines.parse_url(self.url, JOB_REPOSITORY),
             TIMEOUT,
             JOB_REPOSITORY,
-            asynchronous=way == "async",
+            asynchronous=mode == "async",
         )
         return JobRepository(made, self.lease, self.prefix)
 
     def run(self, plan, turn, kill=None):
-        """The report of a run; *kill* of the engines' statements on the way."""
-        jobs = self.repository(self.way)
+        """The report of a run; *kill* is called at the engines' statements."""
+        jobs = self.repository(self.mode)
         engines = [jobs._given]
         if plan.elsewhere:
-            engines.append(self.repository(self.way)._given)
+            engines.append(self.repository(self.mode)._given)
         if kill is not None:
             for engine in engines:
                 listen(engine, kill)
         database = engines[-1] if plan.elsewhere else None
         step = self.step(plan, turn, jobs, database)
         try:
-            if self.way == "sync":
+            if self.mode == "sync":
                 return step.run({"turn": turn})
             return asyncio.run(self.run_async(step, turn, engines))
         finally:
-            if self.way == "sync":
+            if self.mode == "sync":
                 for engine in engines:
                     engine.dispose()
 
@@ -205,6 +208,7 @@ class Mill:
             if item == plan.stall and plan.place == what:
                 self.stall(turn)
             if item in plan.deadly and plan.place == what:
+                time.sleep(plan.fuse)  # the other threads are in the middle of their items
                 CRASHES[plan.deadly[item]]()
             if item in times and self.tries(turn, what, item) <= times[item]:
                 raise Bad(f"{what} {item}")
@@ -213,12 +217,12 @@ class Mill:
             if item == plan.stall and plan.place == "commit":
                 event.listen(blocking(jobs._given), "commit", lambda _: self.stall(turn))
             if plan.seed is not None:
-                time.sleep(durations[item])
+                time.sleep(durations[item])  # work that takes time, so that kills come during it
             fail("process", item, plan.process)
             return None if item in plan.filtered else item
 
         async def awaited(item):
-            await asyncio.sleep(durations[item])
+            await asyncio.sleep(durations[item])  # as above
             return processor(item)
 
         def in_transaction(item, _):
@@ -230,7 +234,7 @@ class Mill:
                 fail("write", item, plan.write)
                 transaction.execute(self.out.insert().values(turn=turn, item=item))
 
-        made = awaited if self.way == "async" and plan.concurrency > 1 else processor
+        made = awaited if self.mode == "async" and plan.concurrency > 1 else processor
         return ChunkStep(
             "mill",
             reader=self.reader(plan, turn),
@@ -249,19 +253,19 @@ class Mill:
         )
 
     def stall(self, turn):
-        """Stand still, the first time."""
+        """Stop this process at the first call."""
         if self.tries(turn, "stall", 0) == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def reader(self, plan, turn):
-        """All items; of a stream those that no process has taken into its journal yet."""
+        """All items; of a stream those that no process has journaled yet."""
         if not plan.forward:
             return Items(plan)
         row = self.row(turn)
         return Torn(plan, iter(range(1 + (row.read if row else 0), plan.items + 1)))
 
     def tries(self, turn, what, item):
-        """How often that was tried, this time and before, in whichever process."""
+        """The number of attempts in all processes so far."""
         place = os.path.join(self.folder, f"{turn} {what} {item}")
         file = os.open(place, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
         os.write(file, b".")
@@ -273,7 +277,7 @@ class Mill:
 
     @property
     def looking(self):
-        return looking(evolve(self, way="sync"), os.getpid())  # one for both ways
+        return looking(evolve(self, mode="sync"), os.getpid())  # one for both ways
 
     def row(self, turn):
         """The run's row in the journal, or None."""
@@ -283,7 +287,7 @@ class Mill:
             return transaction.execute(found).first()
 
     def checkpoint(self, turn):
-        """What the journal has of the chunk in flight."""
+        """The journal entry of the chunk in flight."""
         return Checkpoint.from_json(json.loads(self.row(turn).checkpoint))
 
     def letters(self, turn):
@@ -319,12 +323,12 @@ def looking(mill, _process):
 
 
 def blocking(engine):
-    """The engine that has the events."""
+    """The engine whose events are observed."""
     return engine.sync_engine if isinstance(engine, AsyncEngine) else engine
 
 
 def listen(engine, reached):
-    """Call it at every boundary: around each statement, around each commit."""
+    """Call a function at every boundary: before and after each statement and each commit."""
     engine = blocking(engine)
 
     def boundary(*_):
@@ -336,7 +340,7 @@ def listen(engine, reached):
 
 
 def kill_at(number):
-    """What kills this process when it is called for the n-th time."""
+    """A function that kills this process at its n-th call."""
     left = number
 
     def reached():
@@ -349,20 +353,28 @@ def kill_at(number):
 
 
 def go(mill, plan, turn):
-    """A process that goes to the end, if its items let it."""
+    """Run the plan to its end unless an item crashes it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     mill.run(plan, turn)
 
 
+def go_together(mill, plans):
+    """Run the plan of each turn in a thread of its own, unless an item crashes the process."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with ThreadPoolExecutor(len(plans)) as pool:
+        for future in [pool.submit(mill.run, plan, turn) for turn, plan in plans.items()]:
+            assert future.result().status == "completed"
+
+
 def go_to(mill, plan, turn, number):
-    """A process that kills itself at the n-th boundary, if there are as many."""
+    """Run the plan and kill this process at the n-th boundary, if there are as many."""
     mill.run(plan, turn, kill_at(number))
 
 
-def say(mill, plan, turn, witness):
-    """A process that goes to the end, and says how that was."""
+def say(mill, plan, turn, event_log):
+    """Run the plan to its end and record the result."""
     try:
         how = mill.run(plan, turn).status
     except RetryError as error:
         how = type(error).__name__
-    witness.add("ended", turn, how=how)
+    event_log.add("ended", turn, how=how)

@@ -19,7 +19,7 @@ CRASHES = {
 }
 
 
-def consume(store, settings, witness, keys, crash, place):
+def consume(store, settings, event_log, keys, crash, place):
     """Handle every message that is not acknowledged yet, one after the other.
 
     :param place: where the poison crashes: "callback" or "recovery".
@@ -27,7 +27,7 @@ def consume(store, settings, witness, keys, crash, place):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def handle(context):
-        witness.add("callback", context.key, worker=context._claim.worker)
+        event_log.add("callback", context.key, worker=context._claim.worker)
         if context.key.endswith(POISON):
             if place == "callback":
                 CRASHES[crash]()
@@ -35,17 +35,17 @@ def consume(store, settings, witness, keys, crash, place):
         return "handled"
 
     def dead_letter(context):
-        witness.add("recovery", context.key)
-        if place == "recovery" and len(witness.rows("recovery")) < 3:
+        event_log.add("recovery", context.key)
+        if place == "recovery" and len(event_log.rows("recovery")) < 3:
             CRASHES[crash]()
         for each in context.history:
-            witness.add("history", context.key, kind=each.type_name, message=each.message)
+            event_log.add("history", context.key, kind=each.type_name, message=each.message)
         return "recovered"
 
     url, prefix = store
     with blocking(url, prefix=prefix, lease=0.2, timeout=20.0) as cache:
         template = RetryTemplate(cache=cache, name="w", **settings)
-        done = {row["key"] for row in witness.rows("handled", "recovered")}
+        done = {row["key"] for row in event_log.rows("handled", "recovered")}
         pending = [key for key in keys if key not in done]
         while pending:
             key = pending.pop(0)
@@ -58,4 +58,4 @@ def consume(store, settings, witness, keys, crash, place):
             except ConnectionError:
                 pending.append(key)
             else:
-                witness.add(result, key)
+                event_log.add(result, key)

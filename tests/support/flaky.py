@@ -2,7 +2,7 @@
 
 
 class RemoteError(Exception):
-    """The other side's."""
+    """The error of the other side."""
 
 
 class Trouble:

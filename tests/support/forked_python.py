@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 import retrytemplate
-import tests.support.unflushed  # noqa: F401
+import tests.support.unflushed  # noqa: F401  # registers a hook
 
 __all__ = ["Popen", "run"]
 
@@ -76,8 +76,8 @@ def run(args, *, timeout=None, **options):
     """The completed process; its output is text."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Popen(args, text=True, **streams | options) as process:
-        said = process.communicate(timeout=timeout)
-    return subprocess.CompletedProcess(args, process.returncode, *said)
+        output = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(args, process.returncode, *output)
 
 
 @cache
@@ -118,7 +118,7 @@ def serve(requests):
 
 
 def begin(request, numbers):
-    """Fork once more, and send the number of the process and, at its end, its status."""
+    """Fork again; send the number of the process and, at its end, its status."""
     *streams, answers = numbers
     pid = os.fork()
     if pid:
@@ -137,7 +137,7 @@ def begin(request, numbers):
 
 
 def become(words, environment, folder):
-    """Run as if the interpreter had been started with these words."""
+    """Run as an interpreter started with these arguments."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -146,7 +146,7 @@ def become(words, environment, folder):
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         mode, errors = "w" if number else "r", "backslashreplace" if number == 2 else "strict"
         line_by_line = {"buffering": 1} if number == 2 or os.isatty(number) else {}
-        stream = open(  # noqa: SIM115
+        stream = open(  # noqa: SIM115  # stays open
             number, mode, encoding=encoding, errors=errors, closefd=False, **line_by_line
         )
         setattr(sys, name, stream)
@@ -158,14 +158,14 @@ def become(words, environment, folder):
     kind, what, *sys.argv[1:] = words
     if kind == "-c":
         sys.argv[0] = kind
-        exec(what, {"__name__": "__main__"})  # noqa: S102
+        exec(what, {"__name__": "__main__"})  # noqa: S102  # as python -c
     else:
         assert kind == "-m", words
         runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
 def preload():
-    """Import the extras and the library, but its programs and what only tests import."""
+    """Import the extras and the library, except its programs and modules used by tests only."""
     modules = pkgutil.walk_packages(retrytemplate.__path__, "retrytemplate.")
     names = [each.name for each in modules if not re.search(r"__main__|\.testing\.", each.name)]
     for name in EXTRAS + names:

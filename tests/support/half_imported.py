@@ -14,13 +14,13 @@ import sys
 def main(setup: str, use: str) -> None:
     """Print the number of places, then each error of a handler."""
     names: dict[str, object] = {}
-    exec(setup, names)  # noqa: S102
+    exec(setup, names)  # noqa: S102  # code of the test
     code = compile(use, "use", "exec")
     seen: list[tuple[str, str]] = []
 
     def error_of_use() -> str:
         try:
-            exec(code, names)  # noqa: S102
+            exec(code, names)  # noqa: S102  # code of the test
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""

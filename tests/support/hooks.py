@@ -4,7 +4,7 @@ from retrytemplate import RetryListener
 
 
 class EveryHook(RetryListener):
-    """Hands each hook's name to the one method that a subclass writes, and what that answers on."""
+    """Passes each hook's name to the one method of a subclass and returns its result."""
 
     def hook(self, name):
         raise NotImplementedError

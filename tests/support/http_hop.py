@@ -47,7 +47,7 @@ class Layer(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, *args):
-        """Not on the terminal."""
+        """Print nothing."""
 
 
 if __name__ == "__main__":

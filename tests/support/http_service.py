@@ -32,8 +32,8 @@ class Shop(BaseHTTPRequestHandler):
 
     def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        clock, answers, asked = self.server.scripts[self.path]
-        asked.append((self.command, clock.monotonic()))
+        clock, answers, requests = self.server.scripts[self.path]
+        requests.append((self.command, clock.monotonic()))
         status, headers, *content = answers.pop(0) if answers else (200, {})
         body = json.dumps(content[0]).encode() if content else b""
         if status == SILENCE:
@@ -127,11 +127,11 @@ def with_each(*clients):
 
 
 every_client = with_each(HTTPX, REQUESTS, AIOHTTP, URLLIB)
-that_tells = with_each(HTTPX, REQUESTS, AIOHTTP)
+with_method = with_each(HTTPX, REQUESTS, AIOHTTP)
 
 
 class Page:
-    """A path of the shop, how it is to answer, and when it was asked."""
+    """A path of the shop, its responses, and the times of its requests."""
 
     def __init__(self, server, below=""):
         self.clock = VirtualClock(epoch=SENT)
@@ -151,5 +151,5 @@ class Page:
 
     @property
     def times(self):
-        """When the requests came, by the template's clock."""
+        """The times of the requests by the template's clock."""
         return [at for _, at in self.requests]

@@ -32,13 +32,13 @@ PARTS = {
     "batch/runner/heartbeat.py",
     "cli/commands/batch/progress.py",
     "control/hedge/runners.py",
-    "control/bulkhead/waiters.py",
+    "control/_waiters.py",
     "demo/flaky_service.py",
 }
 
 
 class Interrupts(CutsIn):
-    """Cuts in where threads are started, woken and waited for."""
+    """Interrupts at instructions where threads are started, woken and awaited."""
 
     def __init__(self, number):
         super().__init__(number, KeyboardInterrupt)
@@ -62,7 +62,7 @@ class Interrupts(CutsIn):
 
 
 def attempt(interrupts):
-    """An attempt in a thread, left behind at its limit: the thread sees the stop event."""
+    """An attempt in a thread, abandoned at its limit: the thread sees the stop event."""
     from retrytemplate import AttemptTimeout, RetryTemplate
     from retrytemplate.policies import NeverRetryPolicy
 
@@ -82,10 +82,11 @@ def attempt(interrupts):
 def chunk(interrupts):
     """A chunk whose items are processed in threads."""
     from retrytemplate import RetryTemplate
+    from retrytemplate._storage.operation_runner import perform
     from retrytemplate.batch.engine.effects import Process
     from retrytemplate.batch.runner.heartbeat import Heartbeat, never
-    from retrytemplate.batch.runner.operations import perform
     from retrytemplate.batch.runner.sync import Driver
+    from retrytemplate.control import ProcessGate
 
     driver = Driver(
         reader=None,
@@ -96,6 +97,7 @@ def chunk(interrupts):
         transactions=None,
         heartbeat=Heartbeat(never, 30.0),
         run=None,
+        gate=ProcessGate(),
     )
     items = list(range(4))
     with interrupts:
@@ -105,7 +107,7 @@ def chunk(interrupts):
 
 
 def step(interrupts):
-    """A run in threads: whatever interrupts it, another one completes it."""
+    """A run in threads: after any interrupt another run completes it."""
     from retrytemplate.batch import ChunkStep, JobRepository
 
     with (
@@ -136,7 +138,7 @@ def step(interrupts):
 
 
 def last_step(interrupts):
-    """The last step on a database is made however the wait for it is interrupted."""
+    """The last step on a database is made whenever the wait for it is interrupted."""
     from retrytemplate._storage.cancellation import run_uninterrupted
 
     made = []
@@ -181,7 +183,7 @@ def hedged(interrupts):
 
 def waiter(interrupts):
     """A thread in a queue that another one wakes."""
-    from retrytemplate.control.bulkhead.waiters import ThreadWaiter
+    from retrytemplate.control._waiters import ThreadWaiter
 
     waits = ThreadWaiter()
     waits.wake()
@@ -234,7 +236,7 @@ def after(scenario, number):
     thread.join()
     until = time.monotonic() + SOON
     while (stay := set(threading.enumerate()) - before) and time.monotonic() < until:
-        time.sleep(0.001)
+        time.sleep(0.001)  # polled: an unknown thread cannot be joined
     left += [f"the thread {each.name!r} stays" for each in stay]
     return [f"{each}, after {interrupts.where}" for each in left], interrupts.looks
 

@@ -85,7 +85,7 @@ def command(pid):
 
 
 def has_ended(pid):
-    """Whether it is gone, or a zombie."""
+    """Whether the process has ended or is a zombie."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True
@@ -140,7 +140,7 @@ class Leftovers:
     def _wait(self, seconds, new):
         until = time.monotonic() + seconds
         while new() and time.monotonic() < until:
-            time.sleep(0.001)
+            time.sleep(0.001)  # polled: an unknown thread or process cannot be joined
 
     def _new_tasks(self):
         return self._new_threads() or self._new_children()

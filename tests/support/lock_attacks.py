@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attrs import define
@@ -39,8 +40,11 @@ from retrytemplate.control import (
     CircuitBreaker,
     Consecutive,
     Fallback,
+    GateSnapshot,
     Hedge,
+    HostGate,
     KillSwitch,
+    ProcessGate,
     Quantile,
     RetryBudget,
     idempotency_key,
@@ -64,7 +68,7 @@ ATTACKED = tuple(
 )
 SECONDS = 40  # until a deadlock is taken for one
 SIGNALS, FORKS = 60, 4
-EVERY = os.environ.get("RETRYTEMPLATE_TEST_EVERY_WAY")
+EXHAUSTIVE = os.environ.get("RETRYTEMPLATE_TEST_EXHAUSTIVE")
 
 
 @define
@@ -76,7 +80,7 @@ class Subject:
     :param attack: what the interrupting code does with it.
     :param check: raises unless the object is as it was before.
     :param stride: only each n-th instruction is attacked, where *use* is long; with the variable
-        ``RETRYTEMPLATE_TEST_EVERY_WAY`` every one is.
+        ``RETRYTEMPLATE_TEST_EXHAUSTIVE`` every one is.
     """
 
     where: tuple[str, ...]
@@ -136,6 +140,33 @@ def check_bulkhead(bulkhead):
     assert (shown.in_use, shown.waiting, shown.keys) == (0, 0, 0), shown
     with bulkhead.slot(key="a"), bulkhead.slot(key="b"):
         assert bulkhead.snapshot().in_use == 2
+
+
+def use_gate(gate):
+    tried(enter, gate.shared(0))
+    tried(enter, gate.exclusive(0))
+    with suppress(RetryError), gate.shared(0):
+        tried(enter, gate.shared(0))
+        tried(enter, gate.exclusive(0))
+    gate.is_open()
+
+
+def enter(block):
+    with block:
+        pass
+
+
+def attack_gate(gate):
+    abandon(gate.shared(0))
+    tried(enter, gate.exclusive(0))
+    gate.is_open()
+
+
+def check_gate(gate):
+    assert gate.snapshot() == GateSnapshot(shared=0, exclusive=0, waiting=0), gate.snapshot()
+    with gate.exclusive(5):
+        assert not gate.is_open()
+    assert gate.is_open()
 
 
 def use_breaker(breaker):
@@ -212,6 +243,7 @@ def check_fallback(fallback):
 
 
 POOL = ThreadPoolExecutor(2)
+FOLDER = TemporaryDirectory()
 
 
 def made_hedge():
@@ -402,6 +434,22 @@ SUBJECTS = {
         check_bulkhead,
         stride=3,
     ),
+    "process gate": Subject(
+        ("control/isolation_gate/gate.py",),
+        ProcessGate,
+        use_gate,
+        attack_gate,
+        check_gate,
+        stride=3,
+    ),
+    "host gate": Subject(
+        ("control/isolation_gate/gate.py",),
+        lambda: HostGate(directory=FOLDER.name),
+        use_gate,
+        attack_gate,
+        check_gate,
+        stride=7,
+    ),
     "breaker": Subject(
         ("control/breaker/backend.py",),
         lambda: CircuitBreaker("x", window=Consecutive(2)),
@@ -531,12 +579,12 @@ def instructions(subject):
         finally:
             sys.settrace(None)
         reached = interrupt.seen >= number
-        number += 1 if EVERY else subject.stride
+        number += 1 if EXHAUSTIVE else subject.stride
         subject.check(made)
 
 
 def signals(subject):
-    """A storm of signals whose handler uses the object."""
+    """Frequent signals whose handler uses the object."""
     made, handled = subject.make(), count()
 
     def handle(*_):
@@ -555,7 +603,7 @@ def signals(subject):
 
 
 class Cycle:
-    """Freed by the collector alone; then it attacks."""
+    """Freed by the garbage collector only; then it attacks."""
 
     def __init__(self, attack):
         self.me, self.attack = self, attack
@@ -565,7 +613,7 @@ class Cycle:
 
 
 def collector(subject):
-    """Finalizers that the collector runs amid whatever a thread does."""
+    """Finalizers that the garbage collector runs during any operation of a thread."""
     made = subject.make()
     gc.set_threshold(1)
     try:
@@ -579,7 +627,7 @@ def collector(subject):
 
 
 def fork(subject):
-    """A child is made while threads are inside the object."""
+    """Fork a child while threads are inside the object."""
     made, over = subject.make(), threading.Event()
     subject.use(made)  # no thread is to be importing a module at the fork
 
@@ -613,7 +661,7 @@ def in_child(subject, made):
 
 
 def ended_by(call):
-    """End this child: 0 where the call returns, by a signal where it waits for ever."""
+    """End this child: with 0 if the call returns, by a signal if it blocks."""
     signal.alarm(10)  # faulthandler's thread is the parent's
     try:
         call()

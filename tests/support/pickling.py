@@ -7,7 +7,7 @@ from typing import Any
 
 
 def restored(state: Any) -> Any:
-    """The state after a journey as strict JSON; it must come back as it was."""
+    """The state after a conversion to strict JSON and back; it must be equal."""
     copy = json.loads(json.dumps(state, allow_nan=False))
     assert copy == state
     return copy

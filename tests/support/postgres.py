@@ -64,7 +64,7 @@ class Server:
         return [*self.prefix, self.bin_folder / name, "-D", self.data, *options]
 
     def start(self):
-        """Return when it answers; it does not start while a killed one's children are there."""
+        """Return when it responds; first the children of a killed server must end."""
         settings = [part for each in SETTINGS for part in ("-c", each)]
         command = self.command("postgres", "-p", str(self.port), *settings)
         until = time.monotonic() + START_TIMEOUT
@@ -75,7 +75,7 @@ class Server:
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
             while not answers and self.process.poll() is None and time.monotonic() < until:
                 answers = self.answers()
-                time.sleep(0 if answers else 0.02)
+                time.sleep(0 if answers else 0.02)  # a starting server gives no event
 
     def answers(self):
         import psycopg
@@ -87,7 +87,7 @@ class Server:
         return True
 
     def kill(self):
-        """Let it die in whatever it does."""
+        """Kill the server at any moment."""
         self.process.kill()
         self.process.wait(START_TIMEOUT)
 

@@ -11,7 +11,7 @@ __all__ = ["Nursery", "nursery"]
 
 
 class Nursery:
-    """Where processes are born; each one is waited for by its parent there."""
+    """The parent of all processes, which waits for each of them."""
 
     def __init__(self):
         self._here, there = processes.Pipe()
@@ -20,7 +20,7 @@ class Nursery:
         there.close()
 
     def run(self, function, *arguments):
-        """What a process that calls it exits with; of one that was killed minus the signal."""
+        """The exit code of a process that calls it; minus the signal if it was killed."""
         self._here.send((function, arguments))
         return self._here.recv()
 

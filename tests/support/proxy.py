@@ -13,7 +13,7 @@ class Proxy:
     """Passes on what a client and a server say, whatever their language.
 
     A request is what the client says until the server answers; ``requests`` is their number.
-    ``cuts`` counts the connections that were cut as ``cut()`` had asked.
+    ``cuts`` counts the connections that were cut by ``cut()``.
     """
 
     def __init__(self, port, host="127.0.0.1"):

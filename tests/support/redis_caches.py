@@ -82,7 +82,7 @@ class ValkeyStore:
         self.client.set(self.name(key), "no context", ex=60)
 
     def clear(self):
-        """Let nothing be left."""
+        """Delete everything."""
         for name in self.names():
             self.client.delete(name)
 

@@ -1,4 +1,4 @@
-"""One scenario, every way to run it: in this thread, under asyncio, under trio, block by block."""
+"""One scenario on every entry point: in this thread, under asyncio, under trio, block by block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrytemplate.testing import VirtualClock, run, run_trio
 from retrytemplate.testing.clock import checkpoint
 
 Callback = Callable[[RetryContext], Any]
-Way = Callable[..., Any]
+Driver = Callable[..., Any]
 
 
 def made(attempts: int = 3, delay: float | None = None, **settings: Any) -> RetryTemplate:
@@ -101,10 +101,17 @@ def in_trio_block(template: RetryTemplate, callback: Callback, **how: Any) -> An
     return run_trio(_block, template, callback, how, clock=template.clock)
 
 
-WAYS: tuple[Way, ...] = (in_thread, in_asyncio, in_trio, in_block, in_async_block, in_trio_block)
-TASKS: tuple[Way, ...] = (in_asyncio, in_trio)
+DRIVERS: tuple[Driver, ...] = (
+    in_thread,
+    in_asyncio,
+    in_trio,
+    in_block,
+    in_async_block,
+    in_trio_block,
+)
+TASKS: tuple[Driver, ...] = (in_asyncio, in_trio)
 
-every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+every_driver = pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.__name__)
 both_kinds = pytest.mark.parametrize(
-    "way", (in_thread, in_asyncio, in_trio), ids=lambda way: way.__name__
+    "driver", (in_thread, in_asyncio, in_trio), ids=lambda driver: driver.__name__
 )

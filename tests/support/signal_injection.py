@@ -1,4 +1,4 @@
-"""A signal that cuts in anywhere in the library's own frames."""
+"""A signal that interrupts at any of the library's own frames."""
 
 import dis
 import gc
@@ -20,15 +20,15 @@ LIBRARY = Path(retrytemplate.__file__).parent
 LOOKS = ("RESUME", "CALL_FUNCTION_EX")
 CALLS = ("CALL", "CALL_KW")  # ... where it leads out of Python code
 # One check of STRIDE, selected at random.
-STRIDE = 1 if os.environ.get("RETRYTEMPLATE_TEST_EVERY_WAY") else 3
+STRIDE = 1 if os.environ.get("RETRYTEMPLATE_TEST_EXHAUSTIVE") else 3
 
 
 class Signal(BaseException):
-    """What a handler raises."""
+    """The exception of a signal handler."""
 
 
 class OrdinarySignal(Exception):
-    """The same of a handler that raises what looks like a failure: a limit of time, say."""
+    """An ordinary exception of a signal handler, such as a time limit."""
 
 
 class CutsIn:
@@ -90,7 +90,7 @@ class InterruptsOnly:
         with self.sending:
             while not self.is_over:
                 signal.pthread_kill(main_thread().ident, signal.SIGUSR1)
-                time.sleep(0.001)
+                time.sleep(0.001)  # the signal is repeated until it comes in the function
 
     def _handle(self, number, frame):
         if frame.f_code is self.code and not self.is_over:

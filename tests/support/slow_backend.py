@@ -3,14 +3,14 @@
 from retrytemplate.control import ControlListener, Hedge
 from retrytemplate.testing import run, run_trio
 
-__all__ = ["Backend", "Down", "Heard", "hedge", "in_asyncio", "in_trio"]
+__all__ = ["Backend", "Down", "EventRecorder", "hedge", "in_asyncio", "in_trio"]
 
 
 class Down(Exception):
-    """What a call fails with."""
+    """The error of a failing call."""
 
 
-class Heard(ControlListener):
+class EventRecorder(ControlListener):
     def __init__(self):
         self.events = []
 
@@ -23,7 +23,7 @@ class Heard(ControlListener):
 
 
 class Backend:
-    """Calls that take the given virtual seconds; with an exception, they fail after them."""
+    """Calls with the given virtual durations; with an exception they fail at the end."""
 
     def __init__(self, clock, *takes):
         self.clock = clock

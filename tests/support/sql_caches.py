@@ -14,7 +14,9 @@ numbers = count(1)
 
 
 class SQLStore:
-    """What a test may do to a store, here to SQLite or PostgreSQL."""
+    """Operations of a test on a store in SQLite or PostgreSQL."""
+
+    tables = ("contexts", "meta")
 
     def __init__(self, kind, url):
         self.kind = kind
@@ -29,7 +31,7 @@ class SQLStore:
         return self.caches[-1]
 
     def async_cache(self, **settings):
-        """One that the test closes, in the loop where it was used."""
+        """An asynchronous cache that the test closes in the loop of its use."""
         return awaited(self.url, **{"prefix": self.prefix} | settings)
 
     def sql(self, statement, **parameters):
@@ -44,11 +46,11 @@ class SQLStore:
         return rows[0] if rows else None
 
     def keys(self):
-        """Every key of which something is kept."""
+        """Every key with a stored entry."""
         return sorted(row["key"] for row in self.sql("SELECT key FROM {0}_contexts"))
 
     def change(self, key, **columns):
-        """Write something under a key that is there."""
+        """Overwrite columns of an existing key."""
         assigned = ", ".join(f"{name} = :{name}" for name in columns)
         self.sql(f"UPDATE {{0}}_contexts SET {assigned} WHERE key = :key", key=key, **columns)
 
@@ -68,13 +70,13 @@ class SQLStore:
         self.sql("DROP TABLE {0}_contexts")
 
     def clear(self):
-        """Let nothing be left but the tables."""
+        """Delete everything except the tables."""
         self.sql("DELETE FROM {0}_contexts")
 
     def close(self):
         for cache in self.caches:
             cache.close()
         if self.kind == "postgresql":
-            for table in ("contexts", "meta"):
+            for table in self.tables:
                 self.sql("DROP TABLE IF EXISTS {0}_" + table)
         self.engine.dispose()

@@ -9,14 +9,14 @@ from sqlalchemy import create_engine, make_url, text
 from retrytemplate import RetryState, RetryTemplate, SimpleRetryPolicy
 from tests.support.cache_kinds import blocking
 
-__all__ = ["LEASE", "STATE", "WAYS", "engine", "stall"]
+__all__ = ["CHECKS", "LEASE", "STATE", "engine", "stall"]
 
 LEASE = 0.5
 STATE = RetryState("m1", remember=3600)
 
 
 def in_its_transaction(url, context, who):
-    """Write who it was, in the transaction that ends the attempt."""
+    """Write the worker's name in the transaction that ends the attempt."""
     made = engine(url)
     with made.begin() as connection:
         connection.execute(text("INSERT INTO written VALUES (:who, 0)"), {"who": who})
@@ -33,12 +33,12 @@ def comparing_the_fence(path, context, who):
 
 
 def asking(path, context, who):
-    """Write who it was, if the key is still its own."""
+    """Write the worker's name, if the key is still held."""
     if context.still_mine():
         comparing_the_fence(path, context, who)
 
 
-WAYS = {each.__name__: each for each in (in_its_transaction, comparing_the_fence, asking)}
+CHECKS = {each.__name__: each for each in (in_its_transaction, comparing_the_fence, asking)}
 
 
 def engine(url):
@@ -48,13 +48,13 @@ def engine(url):
     return create_engine(made)
 
 
-def stall(store, witness, way, target):
+def stall(store, event_log, check, target):
     """Stop this process in the callback; write the result when it continues."""
 
     def handle(context):
-        witness.add("in the callback", "m1")
+        event_log.add("in the callback", "m1")
         os.kill(os.getpid(), signal.SIGSTOP)
-        WAYS[way](target, context, "the late one")
+        CHECKS[check](target, context, "the late one")
         return "late"
 
     url, prefix = store
@@ -64,4 +64,4 @@ def stall(store, witness, way, target):
             result = template.execute(handle, state=STATE)
         except Exception as exc:
             result = type(exc).__name__
-        witness.add("out", "m1", result=result)
+        event_log.add("out", "m1", result=result)

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import shutil
+from contextlib import contextmanager
 from types import SimpleNamespace
 
-from sqlalchemy import Column, Integer, MetaData, Table, Text, select
+from sqlalchemy import Column, Integer, MetaData, Table, Text, select, text
 
 from retrytemplate.batch import ChunkStep, JobRepository
+from retrytemplate.batch.journal.schema import SCHEMA
 
 
 class World:
@@ -26,13 +29,32 @@ class World:
         )
         self.calls = []
         with self.jobs.transaction() as transaction:
-            self.out.create(transaction)
+            self.out.create(transaction, checkfirst=True)
 
     def close(self):
         with self.jobs.transaction() as transaction:
             self.out.drop(transaction)
             self.jobs.tables.metadata.drop_all(transaction)
         self.jobs.close()
+
+    def shape(self):
+        """The tables and indexes on PostgreSQL; a statement that alters one changes it."""
+        names = f"relname LIKE '{self.prefix}\\_%'"
+        columns = "oid, relnatts, relchecks, relhastriggers"
+        query = text(f"SELECT {columns} FROM pg_class WHERE {names} ORDER BY oid")
+        with self.jobs.engine.begin() as transaction:
+            return transaction.execute(query).all()
+
+    def clear(self):
+        """Delete all rows on PostgreSQL, and number new ones from 1."""
+        tables = self.jobs.tables
+        full = {self.out, *tables.metadata.tables.values()} - {tables.meta}
+        names = ", ".join(table.name for table in full)
+        meta = tables.meta.name
+        with self.jobs.engine.begin() as transaction:
+            transaction.execute(text(f"TRUNCATE {names} RESTART IDENTITY"))
+            transaction.execute(text(f"DELETE FROM {meta}"))
+            transaction.execute(text(f"INSERT INTO {meta} VALUES ('schema', {SCHEMA})"))
 
     # Pieces of steps.
 
@@ -85,9 +107,23 @@ class World:
             return list(transaction.execute(select(column).order_by(column)).scalars())
 
 
-def run(step, way, *arguments, **settings):
+@contextmanager
+def empty_world(kind, request):
+    """A world on "sqlite" or "postgresql", whose tables were created before and are empty."""
+    if kind == "sqlite":
+        file = request.getfixturevalue("tmp_path_factory").mktemp("world") / "jobs.db"
+        shutil.copyfile(request.getfixturevalue("world_file"), file)
+        made = World(f"sqlite:///{file}", "batch")
+        yield made
+        made.jobs.close()
+    else:
+        with request.getfixturevalue("postgres_worlds")() as made:
+            yield made
+
+
+def run(step, mode, *arguments, **settings):
     """The step's report; "sync" or "async"."""
-    if way == "sync":
+    if mode == "sync":
         return step.run(*arguments, **settings)
     return asyncio.run(step.run_async(*arguments, **settings))
 

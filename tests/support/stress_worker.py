@@ -1,4 +1,4 @@
-"""A worker that hammers a few keys, as one of many, and says to a witness all that it does."""
+"""A worker that hammers a few keys, as one of many, and records all its events."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ class Hammer:
 
     url: str
     prefix: str
-    witness: object
+    event_log: object
     seed: int
     number: int
     stop: str | None = None
@@ -56,7 +56,7 @@ class Hammer:
                 SimpleRetryPolicy(ATTEMPTS),
                 cache=cache,
                 name="h",
-                listeners=[StoreErrorRecorder(self.witness)],
+                listeners=[StoreErrorRecorder(self.event_log)],
             )
             hands = [Hand(self, template, number) for number in range(THREADS)]
             for each in hands:
@@ -66,13 +66,13 @@ class Hammer:
 
 
 class StoreErrorRecorder(RetryListener):
-    """Records in the witness that the store is unavailable during an execution."""
+    """Records in the event log that the store is unavailable during an execution."""
 
-    def __init__(self, witness):
-        self.witness = witness
+    def __init__(self, event_log):
+        self.event_log = event_log
 
     def on_store_error(self, context, exception):
-        self.witness.add("unavailable", context.key, worker=worker_of(context))
+        self.event_log.add("unavailable", context.key, worker=worker_of(context))
 
 
 class Hand(threading.Thread):
@@ -81,7 +81,7 @@ class Hand(threading.Thread):
     def __init__(self, hammer, template, number):
         super().__init__()
         self.hammer = hammer
-        self.witness = hammer.witness
+        self.event_log = hammer.event_log
         self.template = template
         self.number = hammer.number * THREADS + number
         self.random = Random(f"{hammer.seed}/{self.number}")
@@ -93,13 +93,13 @@ class Hand(threading.Thread):
             for slot in range(self.number, KEYS, WORKERS * THREADS):
                 while self.deliver(slot) not in ("accepted", "recovered"):
                     pass
-                self.witness.add("drained", slot)
+                self.event_log.add("drained", slot)
             return
         while not os.path.exists(self.hammer.stop):
             self.deliver(self.random.randrange(KEYS))
 
     def deliver(self, slot):
-        """Deliver the key of a slot once; how it ended, None: it has not."""
+        """Deliver the key of a slot once; return the result, None without one."""
         # Half of the keys stay in their slots; of the others each is remembered, and replaced.
         remembered = slot % 2
         key = f"{slot}.{self.generations[slot]}" if remembered else f"{slot}"
@@ -112,19 +112,19 @@ class Hand(threading.Thread):
         try:
             what, fence = self.template.execute(call.callback, recovery=call.recovery, state=state)
         except AttemptInProgressError:
-            time.sleep(0.001)
+            time.sleep(0.001)  # the holder is another process
             return None
         except AlreadyCompletedError:
-            self.witness.add("completed", key)
+            self.event_log.add("completed", key)
             self.generations[slot] += 1
             return "completed"
         except ConnectionError:
             return None
         except Exception as exc:
-            self.witness.add(trouble(exc), key, error=f"{exc!r:.200}")
-            time.sleep(0.02)
+            self.event_log.add(trouble(exc), key, error=f"{exc!r:.200}")
+            time.sleep(0.02)  # the server may be restarting
             return None
-        self.witness.add(what, key, fence=fence)
+        self.event_log.add(what, key, fence=fence)
         return what
 
 
@@ -152,7 +152,7 @@ class Call:
         return "recovered", context.fence
 
     def enter(self, context, kind):
-        self.hand.witness.add(
+        self.hand.event_log.add(
             "enter",
             self.key,
             kind=kind,
@@ -164,22 +164,22 @@ class Call:
         )
 
     def leave(self, context, kind, how):
-        self.hand.witness.add("leave", self.key, kind=kind, fence=context.fence, how=how)
+        self.hand.event_log.add("leave", self.key, kind=kind, fence=context.fence, how=how)
 
     def work(self):
-        """Mostly short; sometimes longer than a lease, or paused for longer than a lease."""
+        """Work that is mostly short, sometimes longer than a lease or paused for longer."""
         self.hand.calls += 1
         draw = self.hand.random.random()
         if draw < 0.001:
-            time.sleep(PAST_LEASE)
+            time.sleep(PAST_LEASE)  # leases end by the clock of the server
         elif self.hand.hammer.stalls and (self.hand.calls == FIRST_STALL or draw < 0.01):
             stand_still()
         else:
-            time.sleep(0.05 * draw**8)
+            time.sleep(0.05 * draw**8)  # mostly short work, for kills during it
 
 
 def stand_still():
-    """Stop this process, both of its threads, for longer than a lease."""
+    """Stop this process with both threads for longer than a lease."""
     if not one_at_a_time.acquire(blocking=False):
         return
     pid = os.getpid()
@@ -189,7 +189,7 @@ def stand_still():
 
 
 def worker_of(context):
-    """Process and number: without the machine, which is always the same."""
+    """Process and number without the host name, which is always the same."""
     return context._claim.worker.partition(":")[2]
 
 
@@ -198,7 +198,7 @@ def no(error):
 
 
 def named(record):
-    """A failure in the history, by what the witness knows of it."""
+    """A failure in the history, by its entries in the event log."""
     if record.type_name == "ConnectionError":
         return f"failed {record.message}"
     worker = record.message.removeprefix("the attempt of ").removesuffix(" was lost")
@@ -206,7 +206,7 @@ def named(record):
 
 
 def trouble(error):
-    """What became of a delivery that neither the callback nor the store has let end well."""
+    """The error kind of a delivery that neither the callback nor the store has completed."""
     while error is not None:
         if isinstance(error, LeaseLostError):
             return "late"

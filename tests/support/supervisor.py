@@ -1,14 +1,14 @@
-"""Who starts the workers that hammer, and sees to it that they have trouble."""
+"""Supervisor that starts the workers of the stress test and disturbs them."""
 
 import os
 import signal
 import time
 from random import Random
 
+from tests.support.event_log import EventLog
+from tests.support.event_log_checks import EventLogChecks
 from tests.support.fork_server import processes
 from tests.support.stress_worker import ATTEMPTS, KEYS, LEASE, PAST_LEASE, WORKERS, Hammer
-from tests.support.witness import Witness
-from tests.support.witness_checks import Hearing
 
 __all__ = ["Supervisor"]
 
@@ -27,12 +27,12 @@ class Supervisor:
         self.seed = seed
         self.random = Random(seed)
         self.stop = folder / "stop"
-        self.witness = Witness(folder / "witness")
+        self.event_log = EventLog(folder / "events")
         self.workers = []
         self.mortal = []
 
     def start(self, number, **settings):
-        hammer = Hammer(self.url, self.prefix, self.witness, self.seed, number, **settings)
+        hammer = Hammer(self.url, self.prefix, self.event_log, self.seed, number, **settings)
         process = processes.Process(target=hammer.run, daemon=True)
         process.start()
         self.workers.append(process)
@@ -56,21 +56,21 @@ class Supervisor:
         self.join()
 
     def start_mortal(self):
-        number = WORKERS + len(self.witness)  # not known from another one
+        number = WORKERS + len(self.event_log)  # not known from another one
         self.mortal.append(self.start(number, stop=str(self.stop)))
 
     def wait_for(self, rows):
-        while len(self.witness) < rows:
-            time.sleep(0.005)
+        while len(self.event_log) < rows:
+            time.sleep(0.005)  # the rows are written by other processes
             assert all(each.exitcode is None for each in self.workers)
 
     def kill(self):
-        """Kill a worker that stands for it, and start another in its place."""
-        victim = self.mortal.pop(self.random.randrange(len(self.mortal)))
-        self.witness.add("killed", None, victim=victim.pid)
-        victim.kill()
-        victim.join()
-        self.workers.remove(victim)
+        """Kill one of the workers that may be killed, and start another."""
+        worker = self.mortal.pop(self.random.randrange(len(self.mortal)))
+        self.event_log.add("killed", None, killed=worker.pid)
+        worker.kill()
+        worker.join()
+        self.workers.remove(worker)
         self.start_mortal()
 
     def drain(self):
@@ -89,17 +89,17 @@ class Supervisor:
         self.workers.clear()
 
     def go_on(self, worker):
-        """Wake a worker that has been stopped just after it should have been woken."""
+        """Wake a stopped worker shortly after its planned wake-up."""
         if worker.exitcode is None:
             os.kill(worker.pid, signal.SIGCONT)
 
     def check(self):
-        """Bring every key to its end, and raise unless all was as it must be."""
+        """Complete every key, and raise on any violation."""
         self.drain()
-        hearing = Hearing(self.witness.rows(), LEASE, ATTEMPTS)
-        self.witness.close()
-        faults = list(hearing.faults())
+        checks = EventLogChecks(self.event_log.rows(), LEASE, ATTEMPTS)
+        self.event_log.close()
+        faults = list(checks.faults())
         first = "\n".join(faults[:5])
         assert not faults, f"seed {self.seed}: {len(faults)} faults, the first of them:\n{first}"
-        assert len(hearing.of("drained")) == KEYS
-        return hearing
+        assert len(checks.of("drained")) == KEYS
+        return checks

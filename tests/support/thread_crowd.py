@@ -1,4 +1,4 @@
-"""Crowds of threads and tasks that all want a permit of one circuit."""
+"""Groups of threads and tasks that all request a permit of one circuit."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +67,7 @@ def cancelled_anywhere(loop, breaker, random, number, steps):
 
 
 def come_and_go(breakers, times):
-    """A thread for each of these comes and goes: how many were inside at once, and in all."""
+    """Enter and leave in a thread each: the maximum at once, and the total."""
     inside = most = admitted = 0
     lock = threading.Lock()
 

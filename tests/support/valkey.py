@@ -35,7 +35,7 @@ class Server:
         self.process = None
 
     def start(self):
-        """Return when it answers."""
+        """Return when it responds."""
         # Written before it answers; no test pulls the plug, so nothing is flushed to the disk.
         kept = ["--save", "", "--appendonly", "yes", "--appendfsync", "no"]
         place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
@@ -45,7 +45,7 @@ class Server:
         while not self._answers():
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < until
-            time.sleep(0.01)
+            time.sleep(0.01)  # a starting server gives no event
 
     def _answers(self):
         with redis.Redis.from_url(self.url, socket_timeout=START_TIMEOUT) as client:
@@ -55,7 +55,7 @@ class Server:
                 return False
 
     def kill(self):
-        """Let it die in whatever it does."""
+        """Kill the server at any moment."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(START_TIMEOUT)
@@ -75,5 +75,5 @@ def started(path, folder):
 
 
 def opened(url):
-    """A client with plain texts."""
+    """A client with string results."""
     return redis.Redis.from_url(url, decode_responses=True)

@@ -1,4 +1,4 @@
-"""Each kit fails pieces that are wrong, by the test that names the fault."""
+"""Each kit detects wrong components, by the test that names the fault."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ from retrytemplate.testing import (
 from retrytemplate.testing.conformance import base
 from retrytemplate.testing.conformance.cache import LONG, WORKERS
 from tests.support.barriers import Meeting
-from tests.testing.test_kits_on_ours import AsyncMemory, kit_for
+from tests.testing.test_shipped_components import AsyncMemory, kit_for
 
 
 class Pad:
@@ -199,7 +199,7 @@ class CountsWithTuples(Counting):
 
 
 class KeepsKeysOfNumbers(Counting):
-    """JSON makes strings of them, and the count begins again."""
+    """JSON converts its keys to strings, and the count restarts."""
 
     def start(self, now):
         return {}
@@ -238,7 +238,7 @@ class ShowsAnObject(Counting):
 
 
 class AnswersOnlyAtTheRoot(Counting):
-    """Its verdict depends on where it stands."""
+    """Its verdict depends on its position in a tree."""
 
     def __and__(self, other):
         return other
@@ -646,7 +646,7 @@ class Vetoes(RetryListener):
 
 
 class NeedsOpen(RetryListener):
-    """Falls over where its open was never called."""
+    """Raises if its open was never called."""
 
     def __init__(self):
         self.names = []
@@ -863,7 +863,7 @@ class SwapsWithoutLooking(Memory):
 
 
 class ReadsThenWrites(Memory):
-    """The race of every cache that has no compare-and-set: two steps instead of one."""
+    """The race of every cache without compare-and-set: two steps instead of one."""
 
     def __init__(self):
         super().__init__()
@@ -977,7 +977,7 @@ CACHES = [
 
 
 class AsyncReadsThenWrites(AsyncMemory):
-    """Gives way between looking and taking."""
+    """Lets other tasks run between reading and taking."""
 
     async def begin(self, key, *, worker, lease=None, fresh=False):
         held = self._cache._claims.get(key)
@@ -1069,7 +1069,7 @@ def test_run_all_returns_the_errors_of_failed_tests():
     assert "got 1" in str(failed["test_a_verdict_is_true_or_false"])
 
 
-def test_a_test_can_be_left_out():
+def test_kit_test_can_be_left_out():
     class Kit(PolicyConformance):
         test_a_verdict_is_true_or_false = None
 
@@ -1080,7 +1080,7 @@ def test_a_test_can_be_left_out():
     assert Kit().run_all() == {}
 
 
-def test_a_kit_needs_to_know_how_to_make_the_piece():
+def test_kit_requires_make():
     for kit, _ in PLANTED:
         assert issubclass(kit, Conformance)
         with pytest.raises(TypeError, match="make"):
@@ -1112,8 +1112,8 @@ def test_check_frozen_rejects_replaceable_attributes():
 def test_first_difference_of_long_lists_is_reported_with_its_index():
     found = [[True] * 5000, [True] * 4000 + [False] * 1000]
     with pytest.raises(AssertionError) as caught:
-        base.check_same(found, [[True] * 5000] * 2, "asked again")
-    assert str(caught.value) == "asked again: at [1][4000] False instead of True"
+        base.check_same(found, [[True] * 5000] * 2, "queried again")
+    assert str(caught.value) == "queried again: at [1][4000] False instead of True"
 
 
 @pytest.mark.parametrize("value", [(1,), {1: 2}, {1, 2}, float("nan"), b"x", [object()]])
@@ -1139,7 +1139,7 @@ def test_errors_in_threads_reach_the_test():
         base.in_threads(lambda place: (_ for _ in ()).throw(LeaseLostError("gone")))
 
 
-def test_a_stuck_thread_fails_the_test(monkeypatch):
+def test_stuck_thread_fails_the_test(monkeypatch):
     times = itertools.chain([0.0], itertools.repeat(base.JOIN_TIMEOUT))
     monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: next(times)))
     release = threading.Event()

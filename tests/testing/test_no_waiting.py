@@ -28,7 +28,7 @@ def real_waiting_is_a_failure(monkeypatch):
     assert system._override is None
 
 
-def test_a_clock_made_before_does_not_wait():
+def test_clock_made_before_does_not_wait():
     clock = SystemClock()
     with no_waiting() as skipped:
         clock.sleep(HOUR)
@@ -37,14 +37,14 @@ def test_a_clock_made_before_does_not_wait():
     assert skipped.sleeps == [HOUR, 2 * HOUR, 3 * HOUR]
 
 
-def test_a_clock_waits_again_afterwards():
+def test_clock_waits_again_afterwards():
     with no_waiting():
         pass
     with pytest.raises(AssertionError, match="a real wait"):
         SystemClock().sleep(HOUR)
 
 
-def test_a_clock_waits_again_after_an_error():
+def test_clock_waits_again_after_an_error():
     with pytest.raises(ZeroDivisionError), no_waiting():
         SystemClock().sleep(1 / 0)
     assert system._override is None
@@ -124,7 +124,7 @@ def test_object_may_be_used_again():
     assert [clock.sleeps for clock in (first, second, third)] == [[], [1.0], [2.0]]
 
 
-def test_given_clock_stands_still_between_sleeps():
+def test_given_clock_is_constant_between_sleeps():
     virtual = VirtualClock()
     with no_waiting(virtual) as clock:
         assert clock is virtual
@@ -139,7 +139,7 @@ def test_given_clock_limits_the_sleeps():
             SystemClock().sleep(1.0)
 
 
-def test_a_stop_event_still_ends_a_sleep():
+def test_stop_event_ends_a_skipped_sleep():
     stop = threading.Event()
     clock = SystemClock(stop=stop)
     with no_waiting() as skipped:
@@ -152,7 +152,7 @@ def test_a_stop_event_still_ends_a_sleep():
     assert skipped.sleeps == [1.0]
 
 
-def test_it_decorates_functions():
+def test_no_waiting_decorates_functions():
     @no_waiting()
     def napping(delay, *, times):
         for _ in range(times):
@@ -164,7 +164,7 @@ def test_it_decorates_functions():
     assert napping.__name__ == "napping"
 
 
-def test_it_decorates_coroutine_functions():
+def test_no_waiting_decorates_coroutine_functions():
     @no_waiting()
     async def napping():
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What users of pytest get without doing anything."""
+"""The fixtures and settings of the pytest plugin."""
 
 import subprocess
 import sys
@@ -30,13 +30,14 @@ def run_with_plugin(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def run(source):
+        pytester.makeini("[pytest]")  # else pytest uses the settings of a folder above
         pytester.makepyfile(source)
         return pytester.runpytest_subprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-vv")
 
     return run
 
 
-def test_the_fixtures_remove_the_waiting_of_decorators_built_at_import(run_with_plugin):
+def test_fixtures_skip_the_waits_of_decorators_made_at_import(run_with_plugin):
     result = run_with_plugin(
         """
         import asyncio
@@ -81,7 +82,7 @@ def test_the_fixtures_remove_the_waiting_of_decorators_built_at_import(run_with_
     result.assert_outcomes(passed=4)
 
 
-def test_a_kit_runs_as_a_test_class_and_explains_its_failures(run_with_plugin):
+def test_kit_runs_as_a_test_class_and_explains_its_failures(run_with_plugin):
     result = run_with_plugin(
         """
         from retrytemplate import Backoff
@@ -129,7 +130,7 @@ def test_starting_pytest_loads_neither_asyncio_nor_the_kits():
     assert loaded & heavy == set()
 
 
-def test_every_public_name_of_the_kit_can_be_had():
+def test_public_names_of_the_kits_can_be_imported():
     for name in testing.__all__:
         assert getattr(testing, name).__name__ == name
     assert dir(testing)

@@ -43,14 +43,14 @@ def test_every_hook_is_recorded_with_its_attempt_and_value():
 
 
 @pytest.mark.parametrize("run", [lambda function, *args: asyncio.run(function(*args)), trio.run])
-def test_an_asynchronous_recorder_records_the_same(run):
+def test_asynchronous_recorder_records_the_same_events(run):
     recorder = AsyncRecorder()
     run(template_with(recorder).execute_async, failing(1))
     assert recorder.events == ONE_RETRY
 
 
 @pytest.mark.parametrize("kind", [Recorder, AsyncRecorder])
-def test_a_recovery_is_recorded(kind):
+def test_recovery_is_recorded(kind):
     recorder = kind()
     template = template_with(recorder)
     asyncio.run(template.execute_async(failing(3), recovery=lambda context: "recovered"))

@@ -14,7 +14,7 @@ def test_numbers_are_returned_in_order():
     assert chance.drawn == 3
 
 
-def test_a_used_up_script_fails_the_test():
+def test_exhausted_script_fails_the_test():
     chance = ScriptedRandom([0.5])
     chance.random()
     with pytest.raises(AssertionError, match="all 1 numbers are used up"):

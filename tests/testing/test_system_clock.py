@@ -11,7 +11,7 @@ from retrytemplate.clock import StoppedError, SystemClock
 HOUR = 3600.0
 
 
-def test_a_set_stop_event_ends_a_sleep():
+def test_stop_event_set_before_ends_a_sleep():
     stop = threading.Event()
     stop.set()
     with pytest.raises(StoppedError):
@@ -19,11 +19,11 @@ def test_a_set_stop_event_ends_a_sleep():
 
 
 @pytest.mark.parametrize("run", [lambda function: asyncio.run(function()), trio.run])
-def test_a_stop_event_set_during_an_asynchronous_sleep_ends_it(run):
+def test_stop_event_set_during_an_asynchronous_sleep_ends_it(run):
     stop = threading.Event()
 
     class FromElsewhere(threading.Event):
-        """Set at the second look, as if another thread had done it meanwhile."""
+        """Set at the second check, as by another thread."""
 
         def is_set(self):
             looked, _ = stop.is_set(), stop.set()
@@ -58,7 +58,7 @@ class Watched(threading.Event):
     ],
     ids=["sync", "asyncio", "trio"],
 )
-def test_a_stop_event_that_is_looked_at_and_not_set_lets_a_sleep_end(sleep):
+def test_stop_event_that_is_not_set_lets_a_sleep_end(sleep):
     stop = Watched()
     sleep(SystemClock(stop=stop))
     assert stop.looks

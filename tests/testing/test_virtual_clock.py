@@ -13,7 +13,7 @@ from retrytemplate.testing.clock import NEW_YEAR
 from retrytemplate.testing.conformance.base import in_threads
 
 
-def test_a_virtual_clock_is_a_clock():
+def test_virtual_clock_is_a_clock():
     assert isinstance(VirtualClock(), Clock)
 
 
@@ -24,12 +24,12 @@ def test_sleeping_moves_the_time_on_and_is_recorded():
     assert (clock.monotonic(), clock.sleeps, clock.slept) == (2.5, [0.5, 2], 2.5)
 
 
-def test_time_stands_still_without_sleeping():
+def test_time_is_constant_without_sleeping():
     clock = VirtualClock(start=7.0)
     assert {clock.monotonic() for _ in range(3)} == {7.0}
 
 
-def test_the_calendar_moves_with_the_clock():
+def test_calendar_moves_with_the_clock():
     clock = VirtualClock(start=40.0)
     assert clock.time() == NEW_YEAR
     clock.sleep(60.0)
@@ -47,7 +47,7 @@ def test_advance_records_no_sleep(step):
     assert (clock.monotonic(), clock.sleeps) == (1.5, [])
 
 
-def test_the_chosen_sleep_is_interrupted_and_takes_no_time():
+def test_chosen_sleep_is_interrupted_and_takes_no_time():
     clock = VirtualClock(interrupt_at=2)
     clock.sleep(1.0)
     with pytest.raises(Interrupted):
@@ -57,13 +57,13 @@ def test_the_chosen_sleep_is_interrupted_and_takes_no_time():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("shutdown")])
-def test_the_interruption_may_be_any_exception(error):
+def test_interruption_can_be_any_exception(error):
     clock = VirtualClock(interrupt_at=1, interrupt_with=error)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         clock.sleep(1.0)
 
 
-def test_an_asynchronous_sleep_is_interrupted_too():
+def test_asynchronous_sleep_is_interrupted():
     clock = VirtualClock(interrupt_at=1)
     with pytest.raises(Interrupted):
         asyncio.run(clock.sleep_async(1.0))
@@ -130,7 +130,7 @@ def test_other_trio_tasks_run_during_a_sleep():
     assert trio.run(main)
 
 
-def test_an_asyncio_cancellation_is_delivered_in_a_sleep():
+def test_asyncio_cancellation_is_delivered_in_a_sleep():
     async def main():
         clock = VirtualClock()
         task = asyncio.create_task(clock.sleep_async(1.0))
@@ -143,7 +143,7 @@ def test_an_asyncio_cancellation_is_delivered_in_a_sleep():
     assert asyncio.run(main()) == ([1.0], 0.0)
 
 
-def test_a_trio_cancellation_is_delivered_in_a_sleep():
+def test_trio_cancellation_is_delivered_in_a_sleep():
     async def main():
         clock = VirtualClock()
         with trio.CancelScope() as scope:
@@ -190,7 +190,7 @@ def test_trio_timers_fire_in_their_order_without_waiting():
     assert order == [(60.0, 60.0), (3600.0, 3600.0), (7200.0, 7200.0)]
 
 
-def test_an_asyncio_timeout_cuts_a_virtual_sleep():
+def test_asyncio_timeout_cuts_a_virtual_sleep():
     async def main(clock):
         async with asyncio.timeout(5.0):
             await clock.sleep_async(60.0)
@@ -201,7 +201,7 @@ def test_an_asyncio_timeout_cuts_a_virtual_sleep():
     assert (clock.monotonic(), clock.sleeps) == (105.0, [60.0])
 
 
-def test_a_trio_timeout_cuts_a_virtual_sleep_and_the_time_stays():
+def test_trio_timeout_cuts_a_virtual_sleep_and_keeps_the_time():
     async def main(clock):
         with trio.fail_after(5.0):
             await clock.sleep_async(60.0)
@@ -219,12 +219,12 @@ def test_advancing_inside_a_run_makes_timers_due(start):
     async def main_asyncio(clock):
         async with asyncio.timeout(5.0):
             clock.advance(6.0)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)  # virtual seconds
 
     async def main_trio(clock):
         with trio.fail_after(5.0):
             clock.advance(6.0)
-            await trio.sleep(1.0)
+            await trio.sleep(1.0)  # virtual seconds
 
     with pytest.raises(TimeoutError):
         run(main_asyncio(clock := VirtualClock(start)), clock=clock)
@@ -234,7 +234,7 @@ def test_advancing_inside_a_run_makes_timers_due(start):
     assert clock.monotonic() == pytest.approx(start + 6)
 
 
-def test_another_clock_in_a_virtual_run_is_not_disturbed():
+def test_other_clock_in_a_virtual_run_is_not_changed():
     async def main(own, other):
         await other.sleep_async(10.0)
         return own.monotonic(), other.monotonic()
@@ -244,8 +244,8 @@ def test_another_clock_in_a_virtual_run_is_not_disturbed():
     assert run(main(own, other)) == (0.0, 20.0)
 
 
-def test_runs_make_a_clock_where_none_is_given():
-    assert run(asyncio.sleep(3600, "woken")) == "woken"
+def test_run_without_a_clock_makes_one():
+    assert run(asyncio.sleep(3600, "woken")) == "woken"  # virtual seconds
     assert run_trio(trio.sleep, 3600) is None
 
 
@@ -257,7 +257,7 @@ def test_work_in_threads_ends_within_the_grace():
     assert run(main(lambda: "done"), grace=30.0) == "done"
 
 
-def test_a_loop_without_timers_waits_for_its_threads():
+def test_loop_without_timers_waits_for_its_threads():
     release = threading.Event()
 
     async def main():
@@ -267,7 +267,7 @@ def test_a_loop_without_timers_waits_for_its_threads():
     assert run(main()) is True
 
 
-def test_closing_a_loop_that_used_threads_gives_no_warning():
+def test_closing_a_loop_that_used_threads_does_not_warn():
     with asyncio.Runner(loop_factory=virtual_loop) as runner:
         assert runner.run(asyncio.to_thread(lambda: 17)) == 17
 

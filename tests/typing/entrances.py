@@ -1,4 +1,4 @@
-"""What a checker knows of the ways into a template."""
+"""Types of the entry points of a template, for type checkers."""
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 

@@ -1,4 +1,4 @@
-"""What a checker knows of a node of a graph under its guards."""
+"""Types of a guarded graph node, for type checkers."""
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 

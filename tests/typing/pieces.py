@@ -1,4 +1,4 @@
-"""What a checker knows of the pieces, and of pieces of one's own."""
+"""Types of components, built-in and user-defined, for type checkers."""
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 

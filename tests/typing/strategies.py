@@ -1,4 +1,4 @@
-"""What a checker knows of a call with something around it."""
+"""Types of a call with strategies, for type checkers."""
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 
@@ -124,7 +124,7 @@ def what_a_switch_decides() -> None:
 
 
 class Loose:
-    """A strategy of one's own that knows nothing of types."""
+    """A user's strategy without type annotations."""
 
     def call(self, fn: Any, *args: Any, **kwargs: Any) -> Any: ...
 

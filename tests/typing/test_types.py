@@ -1,4 +1,4 @@
-"""What a user's type checker makes of the library.
+"""Type checkers accept the typing examples.
 
 The files beside this one are read by the checkers and never run; CI reads them with pyright, too.
 """
@@ -42,12 +42,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.statement("S0-04")
-def test_types_survive_every_way_into_a_template(cache: Path) -> None:
+def test_types_survive_every_entry_point_of_a_template(cache: Path) -> None:
     done = checked(*sorted(HERE.glob("[!_]*.py")), cache=cache)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_type_that_did_not_survive_would_be_found(cache: Path, tmp_path: Path) -> None:
+def test_type_that_does_not_survive_is_found(cache: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
     done = checked(wrong, cache=cache)

@@ -1,4 +1,4 @@
-"""What a checker knows of a wrapped function, method or object."""
+"""Types of a wrapped function, method or object, for type checkers."""
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 

@@ -23,11 +23,11 @@ class TornReader(ForwardReader):
         return cursor
 
 
-def test_journalled_record_keeps_its_number_in_a_resumed_run(sqlite, way):
+def test_journalled_record_keeps_its_number_in_a_resumed_run(sqlite, mode):
     first = sqlite.step(reader=TornReader(iter([1, 2, 3])), retry=NeverRetryPolicy())
-    assert run(first, way).status == "failed"
+    assert run(first, mode).status == "failed"
     resumed = sqlite.step(reader=ForwardReader(iter(())), skip=SkipPolicy(on=ReadError))
-    assert run(resumed, way).status == "completed"
+    assert run(resumed, mode).status == "completed"
     [letter] = DeadLetters(sqlite.jobs).page()
     assert letter.number == 2
     assert "record 2: bad line" in letter.error_message

@@ -7,10 +7,12 @@ import pytest
 from attrs import evolve
 
 import retrytemplate.batch.engine as engine
-from retrytemplate.batch import CrashLoopError, JsonCodec, Records, SkipPolicy
+from retrytemplate.batch import CrashLoopError, JsonCodec, ReaderError, Records, SkipPolicy
 from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.engine.effects import (
     Commit,
+    EnterGate,
+    Fatal,
     Process,
     Processed,
     Read,
@@ -34,7 +36,7 @@ class Failure(Exception):
     """A failure of an item that may be skipped."""
 
 
-def new_run(checkpoint):
+def new_run(checkpoint, gate_is_open=lambda: True):
     request = RunRequest(
         step="copy",
         parameters="{}",
@@ -45,6 +47,7 @@ def new_run(checkpoint):
         exactly_once=True,
         code_version=None,
         limits=RecordLimits(None, 65536),
+        gate_is_open=gate_is_open,
     )
     counts = Counts(read=SIZE if checkpoint.count else 0)
     return Run(1, request, 1, 1, "running", counts, checkpoint)
@@ -55,7 +58,9 @@ class StepProcess:
 
     def __init__(self, checkpoint=None, **rules):
         rules = {"skip": SkipPolicy(on=Failure), "uses_processor": False} | rules
-        self.run = new_run(checkpoint or Checkpoint(position=0))
+        self.gate_is_open = True
+        started = checkpoint or Checkpoint(position=0, entered=True)
+        self.run = new_run(started, lambda: self.gate_is_open)
         self.machine = Machine(
             Rules(
                 chunk_size=SIZE,
@@ -71,13 +76,21 @@ class StepProcess:
         )
         self.steps = self.machine.steps()
         self.effect = next(self.steps)
+        self.enter()
+
+    def enter(self):
+        """Enter the gate, and commit the record of it."""
+        assert type(self.effect) is EnterGate
+        self.entry = self.effect
+        if type(self.send()) is WriteJournal:
+            self.commit()
 
     @property
     def journal(self):
         return self.run.checkpoint
 
     def send(self, answer=None):
-        """Answer the effect; the next one, None after the end."""
+        """Send the result of the effect; return the next effect, None after the end."""
         try:
             self.effect = self.steps.send(answer)
         except StopIteration as end:
@@ -85,7 +98,7 @@ class StepProcess:
         return self.effect
 
     def read(self):
-        """Answer a read with the items from its position on."""
+        """Supply the items of a read effect from its position on."""
         assert type(self.effect) is Read
         items = list(range(self.effect.position, min(self.effect.position + self.effect.limit, 8)))
         records = Records(items, "numbers", self.effect.position + 1)
@@ -99,10 +112,10 @@ class StepProcess:
         written = dict(enumerate(getattr(effect, "items", ())))
         return self.send(answers.get(type(effect), Outcome(written, None, 1, (), 0.0)))
 
-    def fail(self):
+    def fail(self, failure=None):
         """Roll back the attempts at the effect."""
         record = AttemptRecord(1, None, None, "Failure", "no value")
-        return self.send(Outcome(None, Failure("no value"), 1, (record,), 0.0))
+        return self.send(Outcome(None, failure or Failure("no value"), 1, (record,), 0.0))
 
     def succeed(self):
         """Write a part in the transaction of a search."""
@@ -116,6 +129,14 @@ class StepProcess:
 def table():
     lines = re.findall(r"^\| (.+) \|$", engine.__doc__, re.MULTILINE)
     return [tuple(cell.strip() for cell in line.split(" | ")) for line in lines[1:]]
+
+
+def waiting(**state):
+    """A process that waits for the gate."""
+    process = StepProcess.__new__(StepProcess)
+    process.enter = lambda: None
+    process.__init__(Checkpoint(position=0, **state))
+    return process
 
 
 def reading():
@@ -153,8 +174,38 @@ def isolated():
 
 
 def is_isolating(checkpoint):
-    """The chunk is read again, and no crash is attributed."""
+    """Whether the chunk is read again and no crash is attributed."""
     return checkpoint.isolating and checkpoint.isolated_item is None and not checkpoint.crashes
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_waiting_run_is_in_no_crash(exclusive):
+    process = waiting(isolating=exclusive)
+    before = process.journal
+    assert process.effect == EnterGate(exclusive)
+    assert process.kill() == before
+    process.send()
+    assert process.kill() == before
+    process.commit()
+    assert process.journal == evolve(before, entered=True)
+    assert type(process.effect) is Read
+
+
+def test_closed_gate_is_entered_again_before_the_next_chunk():
+    process = reading()
+    process.gate_is_open = False
+    process.read()
+    assert process.commit() == EnterGate(exclusive=False)
+    assert process.journal == process.kill() == Checkpoint(position=4)
+
+
+def test_isolated_chunk_leaves_the_gate_at_its_end():
+    process = isolated()
+    for _ in range(3):
+        assert process.entry == EnterGate(exclusive=True)
+        process.commit()
+    assert process.commit() == EnterGate(exclusive=False)
+    assert process.journal == Checkpoint(position=4)
 
 
 def test_reading_items_leaves_the_journal_unchanged():
@@ -166,10 +217,10 @@ def test_reading_items_leaves_the_journal_unchanged():
 
 
 def test_reading_no_items_ends_the_run():
-    process = StepProcess(Checkpoint(position=8))
+    process = StepProcess(Checkpoint(position=8, entered=True))
     assert is_isolating(process.kill())
     assert process.read() is None
-    assert (process.status, process.journal) == ("completed", Checkpoint(position=8))
+    assert (process.status, process.journal.position) == ("completed", 8)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +257,7 @@ def test_write_that_commits_moves_the_position():
     assert is_isolating(process.kill())
     assert process.effect.update.counts == Counts(read=4, written=4)
     assert type(process.commit()) is Read
-    assert process.journal == Checkpoint(position=4)
+    assert process.journal == Checkpoint(position=4, entered=True)
 
 
 def test_write_of_one_item_that_fails_writes_its_dead_letter():
@@ -217,7 +268,7 @@ def test_write_of_one_item_that_fails_writes_its_dead_letter():
     assert is_isolating(process.kill())
     assert [letter.number for letter in process.effect.update.letters] == [4]
     process.commit()
-    assert process.journal == Checkpoint(position=4)
+    assert process.journal == Checkpoint(position=4, entered=True)
 
 
 def test_write_of_several_items_that_fails_begins_the_search():
@@ -248,9 +299,31 @@ def test_search_that_decides_each_item_commits_once():
     assert is_isolating(process.kill())
     update = process.effect.update
     assert [letter.number for letter in update.letters] == [4]
-    assert (update.counts.written, update.counts.skipped) == (3, 1)
+    counts = update.counts
+    assert (counts.written, counts.skipped, counts.retries, counts.rollbacks) == (3, 1, 0, 3)
     process.commit()
-    assert process.journal == Checkpoint(position=4)
+    assert process.journal == Checkpoint(position=4, entered=True)
+
+
+def test_search_that_ends_the_run_commits_its_good_parts_once():
+    process = searching()
+    process.succeed()
+    process.fail()
+    assert type(process.fail(KeyError("a defect"))) is Commit
+    assert type(process.commit()) is WriteJournal
+    assert process.commit() is None
+    assert (process.status, process.journal.pending) == ("failed", ((2, 4),))
+
+
+def test_commit_of_a_search_that_ends_the_run_is_not_repeated():
+    process = writing(may_wait=True)
+    process.fail()
+    process.succeed()
+    assert type(process.fail()) is Commit
+    process.effect = process.steps.throw(Fatal(ReaderError("another file")))
+    assert type(process.effect) is WriteJournal
+    assert process.commit() is None
+    assert (process.status, process.journal.pending) == ("failed", ((0, 4),))
 
 
 def test_search_whose_transaction_is_lost_writes_each_part_by_itself():
@@ -299,13 +372,20 @@ def test_isolated_item_with_max_crashes_is_dead_lettered():
     assert (process.journal.isolated_item, process.journal.pending) == (1, ((1, 4),))
 
 
+def test_crash_that_is_attributed_resets_the_number_of_the_others():
+    checkpoint = Checkpoint(
+        entered=True, isolating=True, isolated_item=0, unattributed_crashes=MAX_CRASHES
+    )
+    assert checkpoint.after_crash("worker", 17.0).unattributed_crashes == 0
+
+
 def test_crashes_that_are_attributed_to_no_item_end_the_run():
     checkpoint = Checkpoint(position=0)
     for _ in range(MAX_CRASHES + 1):
-        checkpoint = checkpoint.after_crash("worker", 17.0)
+        checkpoint = evolve(checkpoint, entered=True).after_crash("worker", 17.0)
     process = StepProcess(checkpoint)
     assert type(process.effect) is Read
-    run = new_run(checkpoint.after_crash("worker", 17.0))
+    run = new_run(evolve(checkpoint, entered=True).after_crash("worker", 17.0))
     assert list(Machine(process.machine.rules, run, lambda: False).steps()) == []
     assert type(run.exception) is CrashLoopError
 
@@ -316,5 +396,5 @@ def test_table_in_the_page_is_the_one_of_the_engine():
 
 
 def test_each_state_is_in_the_table():
-    states = ["READING", "PROCESSING", "WRITING", "SEARCHING", "ISOLATING", "ISOLATED"]
+    states = ["WAITING", "READING", "PROCESSING", "WRITING", "SEARCHING", "ISOLATING", "ISOLATED"]
     assert list(dict.fromkeys(row[0] for row in table())) == states

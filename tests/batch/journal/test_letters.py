@@ -1,4 +1,4 @@
-"""What a dead letter keeps, whatever the item and its failure are made of."""
+"""The fields of a dead letter, for unusual items and failures."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from retrytemplate.batch.journal.letters import sanitize_text
 from tests.support.step_fixture import run
 
 STRANGE = ["\ud800", "\x00"]
-TOLD = {"\ud800": "\\ud800", "\x00": "\\x00"}
+ESCAPED = {"\ud800": "\\ud800", "\x00": "\\x00"}
 
 
 class Bad(Exception):
@@ -19,16 +19,16 @@ class Bad(Exception):
 
 
 class Text:
-    """Items as they are; one of them is kept as a text of its own."""
+    """Encodes items as strings; one item as the given string."""
 
-    def __init__(self, told):
-        self.told = told
+    def __init__(self, encoded):
+        self.encoded = encoded
 
     def encode(self, item):
-        return self.told if item == 2 else str(item)
+        return self.encoded if item == 2 else str(item)
 
     def decode(self, text):
-        return 2 if text == self.told else int(text)
+        return 2 if text == self.encoded else int(text)
 
 
 def fails_at_two(failure):
@@ -40,58 +40,58 @@ def fails_at_two(failure):
     return process
 
 
-def lettered(world, way, failure, **settings):
-    """The letter of item 2, the others being written."""
+def lettered(world, mode, failure, **settings):
+    """The letter of item 2; the other items are written."""
     settings = {"retry": SimpleRetryPolicy(1), "skip": SkipPolicy(on=Exception), **settings}
-    report = run(world.step([1, 2, 3], process=fails_at_two(failure), **settings), way)
+    report = run(world.step([1, 2, 3], process=fails_at_two(failure), **settings), mode)
     assert (report.status, report.written, report.dead_lettered) == ("completed", 2, 1)
     assert world.rows() == [1, 3]
     return DeadLetters(world.jobs).page()[0]
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_a_message_that_no_database_stores_costs_no_other_item(world, way, strange):
-    letter = lettered(world, way, Bad(f"a{strange}b"))
-    assert letter.error_message == f"a{TOLD[strange]}b"
+def test_message_that_no_database_stores_affects_no_other_item(world, mode, strange):
+    letter = lettered(world, mode, Bad(f"a{strange}b"))
+    assert letter.error_message == f"a{ESCAPED[strange]}b"
     assert letter.history[0].message == f"a{strange}b"
     assert letter.replayable
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_nor_does_the_name_of_an_exception(world, way, strange):
+def test_exception_name_that_no_database_stores_is_escaped(world, mode, strange):
     kind = type("Bad", (Exception,), {"__qualname__": f"Bad{strange}"})
-    letter = lettered(world, way, kind("no"))
-    assert letter.error_type.endswith(f"Bad{TOLD[strange]}")
+    letter = lettered(world, mode, kind("no"))
+    assert letter.error_type.endswith(f"Bad{ESCAPED[strange]}")
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_nor_does_a_key(world, way, strange):
-    letter = lettered(world, way, Bad("no"), key=lambda item: f"order{strange}{item}")
-    assert letter.key == f"order{TOLD[strange]}2"
+def test_key_that_no_database_stores_is_escaped(world, mode, strange):
+    letter = lettered(world, mode, Bad("no"), key=lambda item: f"order{strange}{item}")
+    assert letter.key == f"order{ESCAPED[strange]}2"
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_keys_that_are_kept_alike_are_counted(world, way, strange):
+def test_equal_stored_keys_are_numbered(world, mode, strange):
     settings = {"skip": SkipPolicy(on=Bad), "retry": SimpleRetryPolicy(1)}
     step = world.step([2, 2], process=fails_at_two(Bad()), key=lambda _: strange, **settings)
-    assert run(step, way).dead_lettered == 2
+    assert run(step, mode).dead_lettered == 2
     assert [letter.ordinal for letter in DeadLetters(world.jobs).page()] == [1, 2]
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_nor_does_the_name_of_a_source(world, way, strange):
-    letter = lettered(world, way, Bad("no"), reader=SequenceReader([1, 2, 3], f"in{strange}"))
-    assert letter.source == f"in{TOLD[strange]}"
+def test_source_name_that_no_database_stores_is_escaped(world, mode, strange):
+    letter = lettered(world, mode, Bad("no"), reader=SequenceReader([1, 2, 3], f"in{strange}"))
+    assert letter.source == f"in{ESCAPED[strange]}"
 
 
 def long(length):
-    """A text that is not to be compressed."""
+    """A string that does not compress."""
     return "".join(random.Random(length).choices("abcdefghijklmnopqrstuvwxyzäöü🙂", k=length))
 
 
 @pytest.mark.parametrize("length", [500, 501, 100_000])
-def test_an_item_with_a_long_key_is_found_by_it(world, way, length):
-    letter = lettered(world, way, Bad("no"), key=lambda item: f"{long(length - 1)}{item}")
+def test_item_with_a_long_key_is_found_by_it(world, mode, length):
+    letter = lettered(world, mode, Bad("no"), key=lambda item: f"{long(length - 1)}{item}")
     key = f"{long(length - 1)}2"
 
     assert (letter.key[:400], len(letter.key)) == (key[:400], 500)
@@ -101,11 +101,11 @@ def test_an_item_with_a_long_key_is_found_by_it(world, way, length):
     assert world.step().replay(key=key).replayed == (letter.id,)
 
 
-def test_a_key_of_500_characters_is_kept_as_it_is(world, way):
-    assert lettered(world, way, Bad("no"), key=lambda _: long(500)).key == long(500)
+def test_key_of_500_characters_is_stored_unchanged(world, mode):
+    assert lettered(world, mode, Bad("no"), key=lambda _: long(500)).key == long(500)
 
 
-def test_items_of_sources_with_long_names_have_distinct_keys(world, way):
+def test_items_of_sources_with_long_names_have_distinct_keys(world, mode):
     def fails(item):
         raise Bad
 
@@ -114,7 +114,7 @@ def test_items_of_sources_with_long_names_have_distinct_keys(world, way):
         step = world.step(
             reader=source, process=fails, retry=SimpleRetryPolicy(1), skip=SkipPolicy(on=Bad)
         )
-        assert run(step, way, {"end": end}).dead_lettered == 1
+        assert run(step, mode, {"end": end}).dead_lettered == 1
     first, second = DeadLetters(world.jobs).page()
     assert first.source != second.source
     assert first.key != second.key
@@ -122,18 +122,36 @@ def test_items_of_sources_with_long_names_have_distinct_keys(world, way):
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_a_payload_that_had_to_be_changed_is_not_replayed(world, way, strange):
-    letter = lettered(world, way, Bad("no"), codec=Text(f"two{strange}"))
-    assert (letter.payload, letter.replayable) == (f"two{TOLD[strange]}", False)
+def test_payload_changed_by_storage_is_not_replayed(world, mode, strange):
+    letter = lettered(world, mode, Bad("no"), codec=Text(f"two{strange}"))
+    assert (letter.payload, letter.replayable) == (f"two{ESCAPED[strange]}", False)
     step = world.step(codec=Text(f"two{strange}"))
-    replayed = step.replay() if way == "sync" else asyncio.run(step.replay_async())
+    replayed = step.replay() if mode == "sync" else asyncio.run(step.replay_async())
     assert replayed.skipped == (letter.id,)
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Größe 🙂", "a\\x00b", "a\nb"])
-def test_what_can_be_stored_stays_as_it_is(text):
+def test_storable_text_stays_unchanged(text):
     assert sanitize_text(text) == text
 
 
 def test_each_surrogate_is_escaped():
     assert sanitize_text("\ud83d\ude42\x00") == "\\ud83d\\ude42\\x00"
+
+
+class Unprintable:
+    """An item that no codec encodes, and whose repr() fails."""
+
+    def __repr__(self):
+        raise Bad
+
+
+def test_item_without_any_text_has_a_letter_that_cannot_be_replayed(sqlite, mode):
+    def process(item):
+        raise Bad
+
+    settings = {"retry": SimpleRetryPolicy(1), "skip": SkipPolicy(on=Bad)}
+    assert run(sqlite.step([Unprintable()], process=process, **settings), mode).dead_lettered == 1
+    letter = DeadLetters(sqlite.jobs).page()[0]
+    assert letter.payload == "<no text: repr() of Unprintable failed>"
+    assert not letter.replayable

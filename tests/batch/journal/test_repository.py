@@ -1,4 +1,4 @@
-"""What a job repository takes as its settings."""
+"""The settings of a job repository."""
 
 from datetime import timedelta
 
@@ -20,14 +20,14 @@ def test_timeout_beyond_the_drivers_range_is_rejected(name, value):
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1_000_000, timedelta(seconds=0.01)])
-def test_the_times_at_the_limits_are_taken(seconds):
+def test_times_at_the_limits_are_accepted(seconds):
     jobs = JobRepository("sqlite:///jobs.db", seconds, timeout=seconds)
     assert jobs.lease == jobs.timeout > 0
 
 
-def test_the_longest_times_suit_the_drivers(world, way):
+def test_longest_times_are_accepted_by_the_drivers(world, mode):
     with JobRepository(world.url, 1_000_000, world.prefix, timeout=1_000_000) as jobs:
-        assert run(world.step([1], repository=jobs), way).written == 1
+        assert run(world.step([1], repository=jobs), mode).written == 1
 
 
 @pytest.mark.parametrize("prefix", [float("nan"), None, True, 7, b"batch", "", "a" * 41, "Batch"])

@@ -18,7 +18,7 @@ def url(tmp_path):
 
 @contextmanager
 def engine(url):
-    """One of the caller's own, which begins no transaction for what makes a table."""
+    """An engine of the caller that starts no transaction for DDL statements."""
     made = create_engine(url, connect_args={"timeout": 60})
     yield made
     made.dispose()
@@ -29,11 +29,11 @@ def step(repository, name="count"):
 
 
 class Cut(Exception):
-    """The first use ends here."""
+    """Interrupts the first use."""
 
 
 def cut_off_at(engine, number):
-    """Whether the first use came to a statement of this number that writes."""
+    """Whether the first use reached the n-th writing statement."""
     wrote = []
 
     def count(*arguments):

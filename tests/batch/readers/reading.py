@@ -1,4 +1,4 @@
-"""Reading to the end, in one go or with a new cursor at every position; and a source that waits."""
+"""Read to the end at once or with a new cursor at every position; a source that waits."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ __all__ = ["Source", "in_pieces", "items", "whole"]
 
 
 def whole(reader, limit=1000, position=None):
-    """Every (source, number, item), broken ones as their problem."""
+    """Every (source, number, item); broken ones as their problem."""
     found = []
     with reader.open(position) as cursor:
         while records := cursor.read(limit):
@@ -19,7 +19,7 @@ def whole(reader, limit=1000, position=None):
 
 
 def in_pieces(reader, limit):
-    """The same, each piece by a cursor of its own, from a position that was JSON meanwhile."""
+    """The same, each piece read by a new cursor from a position that was converted to JSON."""
     found = []
     position = None
     while True:
@@ -46,7 +46,7 @@ def items(found):
 
 
 class Source:
-    """Gives the queued items, and waits for more; a None ends it."""
+    """Returns the queued items and waits for more; None ends it."""
 
     def __init__(self, *items):
         self._queue = asyncio.Queue()

@@ -26,7 +26,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def one_path(tmp_path_factory):
-    """Of a file that every example of hypothesis writes again."""
+    """A file that every hypothesis example overwrites."""
     return tmp_path_factory.mktemp("csv") / "orders.csv"
 
 
@@ -42,9 +42,7 @@ def raw(path, content):
 
 
 @given(rows=ROWS, limit=st.integers(1, 5), encoding=st.sampled_from(["utf-8", "utf-8-sig"]))
-def test_what_csv_writes_is_read_alike_whole_and_from_every_position(
-    one_path, rows, limit, encoding
-):
+def test_csv_output_is_read_alike_whole_and_from_every_position(one_path, rows, limit, encoding):
     reader = CsvReader(written(one_path, rows, encoding))
     expected = [
         (str(one_path), number, dict(zip(NAMES, row, strict=True)))
@@ -59,7 +57,7 @@ def test_what_csv_writes_is_read_alike_whole_and_from_every_position(
     limit=st.integers(1, 4),
     ends=st.booleans(),
 )
-def test_whatever_is_wrong_the_pieces_are_the_whole(one_path, lines, limit, ends):
+def test_pieces_of_a_broken_file_equal_the_whole(one_path, lines, limit, ends):
     content = "\n".join(["id,customer,note", *lines]) + "\n" * ends
     reader = CsvReader(raw(one_path, content.encode("latin-1")))
     assert list(map(repr, in_pieces(reader, limit))) == list(map(repr, whole(reader)))
@@ -82,24 +80,24 @@ def test_blank_lines_are_no_records_and_do_not_shorten_a_piece(path):
         assert not cursor.read(2)
 
 
-def test_a_smaller_limit_gives_the_first_of_the_same_records(path):
+def test_smaller_limit_returns_the_first_of_the_same_records(path):
     reader = CsvReader(raw(path, b"id\n1\n\n2\n\n3\n"))
     for limit in (1, 2, 3):
         with reader.open() as cursor:
             assert [item["id"] for item in cursor.read(limit).items] == ["1", "2", "3"][:limit]
 
 
-def test_another_encoding(path):
+def test_other_encoding_is_read(path):
     reader = CsvReader(written(path, [("1", "Müller", "€")], "cp1252"), encoding="cp1252")
     assert items(in_pieces(reader, 1)) == [{"id": "1", "customer": "Müller", "note": "€"}]
 
 
-def test_another_dialect(path):
+def test_other_dialect_is_read(path):
     reader = CsvReader(written(path, [("1", "a\tb", "")], dialect="excel-tab"), dialect="excel-tab")
     assert items(in_pieces(reader, 1)) == [{"id": "1", "customer": "a\tb", "note": ""}]
 
 
-def test_the_names_may_be_given_where_the_file_has_none(path):
+def test_field_names_can_be_given_for_a_file_without_header(path):
     reader = CsvReader(raw(path, b"1,a\n2,b\n"), fields=["id", "note"])
     assert items(in_pieces(reader, 1)) == [{"id": "1", "note": "a"}, {"id": "2", "note": "b"}]
 
@@ -122,21 +120,21 @@ def test_broken_record_is_reported_and_its_neighbours_are_read(path, line, probl
     assert broken.text == line.decode("utf-8", "backslashreplace") + "\n"
 
 
-def test_a_bad_byte_in_a_later_line_of_a_record_breaks_the_whole_record(path):
+def test_bad_byte_in_a_later_line_breaks_the_whole_record(path):
     reader = CsvReader(raw(path, b'id,note\n1,"a\nb\xff\nc"\n2,d\n'))
     broken, good = items(in_pieces(reader, 1))
     assert broken.text == '1,"a\nb\\xff\nc"\n'
     assert good == {"id": "2", "note": "d"}
 
 
-def test_a_quote_that_is_never_closed_does_not_pass_for_a_field(path):
+def test_unclosed_quote_breaks_the_record(path):
     reader = CsvReader(raw(path, b'id,note\n1,"a\n2,b\n'))
     (broken,) = items(whole(reader))
     assert "unexpected end of data" in str(broken)
     assert broken.text == '1,"a\n2,b\n'
 
 
-def test_a_field_beyond_the_limit_of_csv_is_broken(path):
+def test_field_over_the_csv_limit_is_broken(path):
     length = csv.field_size_limit() + 1
     reader = CsvReader(raw(path, b"id\n" + b"x" * length + b"\n2\n"))
     broken, good = items(whole(reader))
@@ -144,7 +142,7 @@ def test_a_field_beyond_the_limit_of_csv_is_broken(path):
     assert good == {"id": "2"}
 
 
-def test_the_file_may_grow_between_two_cursors(path):
+def test_file_may_grow_between_two_cursors(path):
     reader = CsvReader(raw(path, b"id\n1\n"))
     with reader.open() as cursor:
         cursor.read(10)
@@ -188,7 +186,7 @@ def test_file_that_grew_within_its_last_line_is_rejected(path):
         reader.open(position)
 
 
-def test_a_file_that_is_cut_while_it_is_read_gives_no_half_record(path):
+def test_file_truncated_during_a_read_returns_no_partial_record(path):
     with CsvReader(raw(path, b"id\n" + b"12\n" * io.DEFAULT_BUFFER_SIZE)).open() as cursor:
         cursor.read(1)
         os.truncate(path, io.DEFAULT_BUFFER_SIZE * 2)
@@ -253,20 +251,20 @@ def test_bad_settings_are_rejected(arguments, error, message):
         CsvReader(**{"path": "orders.csv"} | arguments)
 
 
-def test_it_shows_how_it_was_made():
+def test_repr_shows_the_arguments():
     assert repr(CsvReader("a.csv")) == "CsvReader('a.csv')"
     shown = repr(CsvReader("a.csv", "cp1252", delimiter=";"))
     assert shown == "CsvReader('a.csv', encoding='cp1252', delimiter=';')"
 
 
-def test_a_read_error_can_be_pickled(path):
+def test_read_error_can_be_pickled(path):
     (error,) = items(whole(CsvReader(raw(path, b"id\n1,2\n"))))
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # made here
     assert (str(again), again.text, again.number) == (str(error), "1,2\n", 1)
     assert isinstance(again, ReadError)
 
 
-def test_the_progress_is_that_in_bytes(path):
+def test_progress_is_measured_in_bytes(path):
     with CsvReader(raw(path, b"id\n1\n222222\n")).open() as cursor:
         cursor.read(1)
         assert cursor.progress == 5 / 12
@@ -274,7 +272,7 @@ def test_the_progress_is_that_in_bytes(path):
         assert cursor.progress == 1
 
 
-def test_a_position_is_json_of_a_few_bytes(path):
+def test_position_is_json_of_a_few_bytes(path):
     with CsvReader(written(path, [("1", "ü", "")])).open() as cursor:
         cursor.read(1)
         assert len(json.dumps(cursor.position)) < 80

@@ -24,7 +24,7 @@ from tests.batch.readers.reading import Source, in_pieces, items, whole
 @pytest.mark.parametrize(
     "sequence", [["a", "b", "c"], ("a", "b", "c"), deque("abc"), range(3)], ids=repr
 )
-def test_a_sequence_is_read_alike_whole_and_from_every_position(sequence):
+def test_sequence_is_read_alike_whole_and_from_every_position(sequence):
     reader = SequenceReader(sequence, name="letters")
     expected = [("letters", number, each) for number, each in enumerate(sequence, start=1)]
     assert whole(reader) == in_pieces(reader, 2) == expected
@@ -40,13 +40,13 @@ def test_sequence_that_became_shorter_is_rejected():
         SequenceReader("ab".split() * 2).open({"number": 3})
 
 
-def test_the_progress_in_a_sequence():
+def test_progress_of_a_sequence_is_its_read_share():
     with SequenceReader([1, 2, 3, 4]).open() as cursor:
         cursor.read(3)
         assert cursor.progress == 0.75
 
 
-def test_an_iterator_is_given_on_from_cursor_to_cursor():
+def test_iterator_continues_from_cursor_to_cursor():
     reader = ForwardReader(iter("abcde"), name="letters")
     assert in_pieces(reader, 2) == [
         ("letters", number, letter) for number, letter in enumerate("abcde", start=1)
@@ -58,7 +58,7 @@ def test_numbers_continue_in_another_process():
         assert cursor.read(10) == Records(["d", "e"], "items", first=4)
 
 
-def test_an_iterator_cannot_go_back():
+def test_iterator_cannot_restart():
     reader = ForwardReader(iter("abc"))
     reader.open().read(2)
     with pytest.raises(ReaderError, match="read up to item 2, and cannot continue behind"):
@@ -79,7 +79,7 @@ def test_items_before_an_error_are_returned_then_the_error():
     assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_after_an_error_the_end_of_a_generator_does_not_pass_for_the_true_end():
+def test_end_of_a_failed_generator_is_an_error():
     reader = ForwardReader(failing())
     reader.open().read(2)
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_after_an_error_the_end_of_a_generator_does_not_pass_for_the_true_end():
             reader.open({"number": 2}).read(10)
 
 
-def test_a_signal_is_raised_at_once():
+def test_signal_is_raised_at_once():
     def interrupted():
         yield "a"
         raise KeyboardInterrupt
@@ -106,7 +106,7 @@ async def letters(text):
         yield letter
 
 
-async def test_an_asynchronous_iterable_is_awaited():
+async def test_asynchronous_iterable_is_awaited():
     reader = ForwardReader(letters("abc"))
     async with reader.open() as cursor:
         assert (await cursor.read(2)).items == ["a", "b"]
@@ -128,7 +128,7 @@ async def test_async_items_before_an_error_are_returned():
 
 
 async def inside():
-    """A generator that a cancellation ends."""
+    """A generator that ends when it is cancelled."""
     yield "a"
     await asyncio.Event().wait()
 
@@ -142,7 +142,7 @@ async def cut_off(cursor, limit):
         await task
 
 
-async def test_what_a_cancelled_read_has_is_given_by_the_next_one():
+async def test_items_of_a_cancelled_read_are_returned_by_the_next_read():
     source = Source("a", "b")
     reader = ForwardReader(source)
     await cut_off(reader.open(), 3)
@@ -153,7 +153,7 @@ async def test_what_a_cancelled_read_has_is_given_by_the_next_one():
     assert not await cursor.read(9)
 
 
-async def test_it_is_given_before_the_error_of_a_generator_that_the_cancellation_has_ended():
+async def test_items_precede_the_error_of_a_generator_ended_by_cancellation():
     cursor = ForwardReader(inside()).open()
     await cut_off(cursor, 2)
     assert (await cursor.read(2)).items == ["a"]
@@ -161,7 +161,7 @@ async def test_it_is_given_before_the_error_of_a_generator_that_the_cancellation
         await cursor.read(2)
 
 
-async def test_an_end_right_after_a_cancellation_does_not_pass_for_the_true_one():
+async def test_end_right_after_a_cancellation_is_an_error():
     cursor = ForwardReader(Stream(inside())).open()
     await cut_off(cursor, 2)
     assert (await cursor.read(2)).items == ["a"]
@@ -179,7 +179,7 @@ def test_closed_generator_is_not_taken_for_its_end():
         cursor.read(2)
 
 
-def test_nor_does_one_that_was_over_before_it_was_read():
+def test_exhausted_generator_is_an_error():
     generator = iter(letter for letter in "abc")
     list(generator)
     with pytest.raises(ReaderError, match="items was closed behind item 0"):
@@ -200,7 +200,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("source", [letters("abc"), Stream(letters("abc"))])
-def test_nor_does_an_asynchronous_one_that_was_closed_with_its_event_loop(source):
+def test_asynchronous_generator_closed_with_its_loop_is_an_error(source):
     reader = ForwardReader(source)
 
     async def read(number):
@@ -211,7 +211,7 @@ def test_nor_does_an_asynchronous_one_that_was_closed_with_its_event_loop(source
         asyncio.run(read(2))
 
 
-def test_one_that_was_read_to_its_end_is_at_its_end_in_every_event_loop():
+def test_exhausted_iterable_is_at_its_end_in_every_event_loop():
     reader = ForwardReader(letters("abc"))
 
     async def read(number):
@@ -232,11 +232,11 @@ def test_one_that_was_read_to_its_end_is_at_its_end_in_every_event_loop():
     ],
     ids=repr,
 )
-def test_what_a_step_takes_becomes_a_reader(value, kind):
+def test_step_argument_becomes_a_reader(value, kind):
     assert type(as_reader(value)) is kind
 
 
-def test_a_reader_is_taken_as_it_is():
+def test_reader_argument_is_used_unchanged():
     reader = SequenceReader([])
     assert as_reader(reader) is reader
 
@@ -271,8 +271,11 @@ def test_repr_of_a_reader_does_not_read():
 
 
 @pytest.mark.parametrize(
-    ("part", "method"), [(Reader(), "open"), (Cursor(), "read"), (AsyncCursor(), "read")]
+    ("base", "method"), [(Reader, "open"), (Cursor, "read"), (AsyncCursor, "read")]
 )
-async def test_a_seam_that_is_not_filled_says_so(part, method):
-    with pytest.raises(NotImplementedError, match=rf"must override {method}\(\)"):
-        await getattr(part, method)(1)
+def test_reader_without_its_method_is_rejected_at_construction(base, method):
+    class Incomplete(base):
+        pass
+
+    with pytest.raises(TypeError, match=rf"abstract class Incomplete .*abstract method '?{method}"):
+        Incomplete()

@@ -22,7 +22,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def one_path(tmp_path_factory):
-    """Of a file that every example of hypothesis writes again."""
+    """A file that every hypothesis example overwrites."""
     return tmp_path_factory.mktemp("json") / "orders.jsonl"
 
 
@@ -32,7 +32,7 @@ def raw(path, content):
 
 
 @given(st.lists(VALUES, max_size=8), st.integers(1, 4), st.booleans(), st.booleans())
-def test_what_json_writes_is_read_alike_whole_and_from_every_position(
+def test_json_output_is_read_alike_whole_and_from_every_position(
     one_path, values, limit, ascii_only, bom
 ):
     lines = "".join(json.dumps(value, ensure_ascii=ascii_only) + "\n" for value in values)
@@ -51,13 +51,13 @@ def test_blank_lines_are_no_values_and_do_not_shorten_a_piece(path):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b"{", "no JSON: Expecting property name"),
-        (b"1 2", "no JSON: Extra data"),
-        (b'"\xff"', "no JSON: 'utf-8' codec can't decode byte 0xff"),
-        (b"[NaN]", "no JSON: NaN is not JSON"),
-        (b"-Infinity", "no JSON: -Infinity is not JSON"),
-        (b"[" * 100_000, "no JSON: maximum recursion depth"),
-        (b"9" * 5000, "no JSON: Exceeds the limit"),
+        (b"{", "invalid JSON: Expecting property name"),
+        (b"1 2", "invalid JSON: Extra data"),
+        (b'"\xff"', "invalid JSON: 'utf-8' codec can't decode byte 0xff"),
+        (b"[NaN]", "invalid JSON: NaN is not JSON"),
+        (b"-Infinity", "invalid JSON: -Infinity is not JSON"),
+        (b"[" * 100_000, "invalid JSON: maximum recursion depth"),
+        (b"9" * 5000, "invalid JSON: Exceeds the limit"),
     ],
     ids=lambda value: value[:10],
 )
@@ -82,5 +82,5 @@ def test_value_that_is_not_a_path_is_rejected():
         JsonLinesReader(None)
 
 
-def test_it_shows_its_path():
+def test_repr_shows_the_path():
     assert repr(JsonLinesReader("a.jsonl")) == "JsonLinesReader('a.jsonl')"

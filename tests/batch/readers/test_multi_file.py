@@ -20,7 +20,7 @@ from tests.batch.readers.reading import in_pieces, items, whole
 
 @pytest.fixture
 def files(tmp_path):
-    """How to write files of numbers, by name."""
+    """A function that writes files of numbers, by name."""
 
     def write(**contents):
         paths = [tmp_path / f"{name}.csv" for name in contents]
@@ -38,7 +38,7 @@ def in_lists(lists):
 
 
 @given(st.lists(st.lists(st.integers(), max_size=4), min_size=1), st.integers(1, 3))
-def test_the_pieces_are_the_whole_and_no_piece_crosses_files(lists, limit):
+def test_pieces_equal_the_whole_and_do_not_cross_files(lists, limit):
     expected = [
         (str(index), number, item)
         for index, numbers in enumerate(lists)
@@ -48,7 +48,7 @@ def test_the_pieces_are_the_whole_and_no_piece_crosses_files(lists, limit):
     assert in_pieces(in_lists(lists), limit) == expected
 
 
-def test_a_record_is_of_its_own_file(files):
+def test_record_names_its_own_file(files):
     first, second = files(a=[1, 2], b=[3])
     assert in_pieces(FilesReader([first, second]), 5) == [
         (str(first), 1, {"id": "1"}),
@@ -57,7 +57,7 @@ def test_a_record_is_of_its_own_file(files):
     ]
 
 
-def test_the_reader_of_a_file_is_a_choice(tmp_path):
+def test_reader_of_a_file_can_be_chosen(tmp_path):
     path = tmp_path / "orders.txt"
     path.write_text("a;b\n1;2\n")
     assert items(whole(FilesReader([path], partial(CsvReader, delimiter=";")))) == [
@@ -66,7 +66,7 @@ def test_the_reader_of_a_file_is_a_choice(tmp_path):
     assert len(items(whole(FilesReader([path], JsonLinesReader)))) == 2
 
 
-def test_the_order_is_that_of_the_list(files):
+def test_files_are_read_in_the_order_of_the_list(files):
     paths = files(b=[1], a=[2])
     assert [item["id"] for item in items(whole(FilesReader(paths)))] == ["1", "2"]
     assert [item["id"] for item in items(whole(FilesReader(sorted(paths))))] == ["2", "1"]
@@ -90,7 +90,7 @@ def test_other_files_are_rejected(files, others):
     a, b, c, x = files(a=[1], b=[2, 3], c=[4], x=[5])
     position = read_up_to([a, b], 2)
     paths = [{"a": a, "b": b, "c": c, "x": x}[name] for name in others] or [a]
-    with pytest.raises(ReaderError, match="are not the files that were read") as caught:
+    with pytest.raises(ReaderError, match="are not those that were read before") as caught:
         FilesReader(paths).open(position)
     assert str(b) in str(caught.value)
 
@@ -106,7 +106,7 @@ def test_missing_file_is_reported(files):
             cursor.read(1)
 
 
-def test_the_progress_counts_files(files):
+def test_progress_counts_files(files):
     with FilesReader(files(a=[1], b=[2])).open() as cursor:
         cursor.read(1)
         assert cursor.progress == 0.5
@@ -138,5 +138,5 @@ def test_bad_settings_are_rejected(paths, each, error, message):
         FilesReader(paths, each)
 
 
-def test_it_shows_its_readers():
+def test_repr_shows_the_readers():
     assert repr(FilesReader(["a.csv"])) == "FilesReader([CsvReader('a.csv')])"

@@ -52,13 +52,13 @@ def orders(place):
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 100])
-def test_it_is_read_alike_whole_and_from_every_position(place, orders, limit):
+def test_query_is_read_alike_whole_and_from_every_position(place, orders, limit):
     reader = QueryReader(select(orders), engine=place.engine)
     expected = [("query", number, order) for number, order in enumerate(ORDERS, start=1)]
     assert whole(reader, limit) == in_pieces(reader, limit) == expected
 
 
-def test_a_text_will_do(place, orders):
+def test_query_can_be_a_string(place, orders):
     reader = QueryReader(f"SELECT id, sku FROM {orders} WHERE id > 4", engine=place.engine)
     assert items(in_pieces(reader, 2)) == ORDERS[2:]
 
@@ -70,7 +70,7 @@ def test_several_columns_may_be_the_key(place, orders):
         assert items(in_pieces(reader, 2)) == expected
 
 
-def test_the_key_may_be_computed(place, orders):
+def test_query_key_can_be_computed(place, orders):
     statement = select((-orders.c.id).label("turned"), orders.c.sku)
     reader = QueryReader(statement, "turned", engine=place.engine)
     assert [item["turned"] for item in items(in_pieces(reader, 2))] == [
@@ -84,7 +84,7 @@ def test_the_key_may_be_computed(place, orders):
     ]
 
 
-def test_a_union_is_read_as_one(place, orders):
+def test_union_is_read_as_one_query(place, orders):
     statement = union_all(
         select(orders.c.id).where(orders.c.id > 10), select(orders.c.id).where(orders.c.id < 4)
     )
@@ -100,18 +100,18 @@ def test_rows_after_the_last_key_are_read(place, orders):
         assert cursor.read(100).items == [{"id": 19, "sku": "behind"}]
 
 
-def test_no_transaction_stays_open_between_two_reads(place, orders):
+def test_no_transaction_is_open_between_two_reads(place, orders):
     with QueryReader(select(orders), engine=place.engine).open() as cursor:
         cursor.read(2)
         assert place.engine.pool.checkedout() == 0
 
 
-def test_no_read_goes_over_the_rows_before_it(sqlite):
+def test_read_does_not_scan_the_rows_before_it(sqlite):
     orders = sqlite.table(Column("id", Integer, primary_key=True), rows=[{"id": 1}, {"id": 2}])
-    said = []
-    event.listen(sqlite.engine, "before_cursor_execute", lambda *args: said.append(args[2:4]))
+    statements = []
+    event.listen(sqlite.engine, "before_cursor_execute", lambda *args: statements.append(args[2:4]))
     in_pieces(QueryReader(select(orders), engine=sqlite.engine), 1)
-    statement, values = next(each for each in said if "> ?" in each[0])
+    statement, values = next(each for each in statements if "> ?" in each[0])
     assert (1, 2, 0) in zip(values, values[1:], values[2:], strict=False)  # key, limit, offset
     with sqlite.engine.connect() as connection:
         plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all())
@@ -119,7 +119,7 @@ def test_no_read_goes_over_the_rows_before_it(sqlite):
     assert f"SCAN {orders}" not in plan
 
 
-async def test_an_asynchronous_engine_is_awaited(place, orders):
+async def test_asynchronous_engine_is_awaited(place, orders):
     found, position = [], None
     async with place.awaited() as engine:
         reader = QueryReader(select(orders), engine=engine)
@@ -207,16 +207,16 @@ def test_bad_settings_are_rejected(sqlite, arguments, error, message):
     assert str(caught.value).startswith(message)
 
 
-def test_without_sqlalchemy_the_error_names_the_extra(monkeypatch):
+def test_missing_sqlalchemy_is_named_with_its_extra(monkeypatch):
     for module in list(sys.modules):
         if module.partition(".")[0] == "sqlalchemy":
             monkeypatch.setitem(sys.modules, module, None)
-    expected = r"^a QueryReader needs sqlalchemy: pip install 'retrytemplate\[batch\]'$"
+    expected = r"^a QueryReader needs sqlalchemy: install retrytemplate\[batch\]$"
     with pytest.raises(MissingExtraError, match=expected):
         QueryReader("SELECT 1 AS id", engine=None)
 
 
-def test_it_shows_no_password():
+def test_repr_shows_no_password():
     engine = create_engine("postgresql+psycopg://me:secret@host/data")
     assert repr(QueryReader("SELECT 1 AS id", engine=engine)) == (
         "QueryReader(key=('id',), engine=Engine(postgresql+psycopg://me:***@host/data), "
@@ -264,7 +264,7 @@ def test_several_key_columns_equal_to_the_database_alone_are_an_error(place, ins
         whole(QueryReader(statement, ["fifth", "word"], engine=place.engine), 2)
 
 
-def test_no_row_is_lost_where_the_database_orders_without_case(place, insensitive):
+def test_no_row_is_lost_when_the_database_orders_without_case(place, insensitive):
     words = ["a", "B", "c", "D", "e", "\N{LATIN SMALL LETTER E WITH ACUTE}"]
     table = insensitive(*words)
     for statement in (select(table), f"SELECT * FROM {table}"):
@@ -281,7 +281,7 @@ def test_equal_words_are_read_where_another_column_makes_the_key_unique(place, i
     assert [item["word"] for item in items(in_pieces(reader, 1))] == ["a", "A", "b", "B"]
 
 
-def test_no_row_is_lost_where_the_column_has_an_order_of_its_own(request):
+def test_no_row_is_lost_when_the_column_has_its_own_order(request):
     place = Place("postgresql", request)
     kind = f"level_{os.getpid()}"
     with place.engine.begin() as connection:

@@ -82,7 +82,7 @@ def test_last_line_that_grows_before_it_is_read_becomes_one_record(source, sqlit
 
 
 @pytest.mark.parametrize("piece", ["processor", "writer"])
-def test_last_line_that_grows_before_its_commit_is_not_written(path, sqlite, way, piece):
+def test_last_line_that_grows_before_its_commit_is_not_written(path, sqlite, mode, piece):
     path.write_text("1\n2\n12")
 
     def grow(number):
@@ -99,11 +99,11 @@ def test_last_line_that_grows_before_its_commit_is_not_written(path, sqlite, way
             grow(number)
 
     step = sqlite.step(reader=JsonLinesReader(path), processor=process, write=write, chunk_size=10)
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, sqlite.rows()) == ("failed", [1, 2])
     assert isinstance(report.exception, ReaderError)
     assert "has grown in the middle of its last record" in str(report.exception)
-    assert run(step, way).status == "completed"
+    assert run(step, mode).status == "completed"
     assert sqlite.rows() == [1, 2, 1250]
 
 

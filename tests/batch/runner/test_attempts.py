@@ -46,15 +46,15 @@ def test_search_commits_once_for_its_chunk(world):
     assert accounted(report)
 
 
-def test_search_rolls_back_what_a_failed_part_did(world, way):
+def test_search_rolls_back_what_a_failed_part_did(world, mode):
     step = world.step(range(1, 9), write=fails(4), **searching())
-    report = run(step, way)
+    report = run(step, mode)
     assert world.rows() == [1, 2, 3, 5, 6, 7, 8]
     assert (report.retries, report.rollbacks) == (2, 6)
 
 
 @pytest.mark.parametrize("rollback", ["savepoint", "none"])
-def test_search_finds_the_same_items_with_other_isolation(world, way, rollback):
+def test_search_finds_the_same_items_with_other_isolation(world, mode, rollback):
     def writer(items, transaction):
         for item in items:
             fails(3, 7)(item, 0)
@@ -62,28 +62,28 @@ def test_search_finds_the_same_items_with_other_isolation(world, way, rollback):
         transaction.execute(world.out.insert(), rows)
 
     step = world.step(range(1, 9), writer=writer, rollback=rollback, **searching())
-    run(step, way)
+    run(step, mode)
     assert (world.rows(), world.letters()) == ([1, 2, 4, 5, 6, 8], [3, 7])
 
 
-def test_search_finds_the_item_that_the_database_rejects(world, way):
+def test_search_finds_the_item_that_the_database_rejects(world, mode):
     with world.jobs.transaction() as transaction:
         transaction.execute(world.out.insert().values(id=6, text="x"))
-    report = run(world.step(range(1, 9), **searching(on=Exception)), way)
+    report = run(world.step(range(1, 9), **searching(on=Exception)), mode)
     assert (world.rows(), world.letters()) == ([*range(1, 9)], [6])
     assert accounted(report)
 
 
-def test_failure_that_ends_the_run_keeps_the_good_parts(world, way):
+def test_failure_that_ends_the_run_keeps_the_good_parts(world, mode):
     def write(item, _):
         if item == 3:
             raise KeyError(item)
 
     step = world.step(range(1, 9), write=write, **searching())
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, world.rows(), report.pending) == ("failed", [1, 2], 6)
     assert accounted(report)
-    assert run(world.step(range(1, 9)), way).written == 8
+    assert run(world.step(range(1, 9)), mode).written == 8
     assert world.rows() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -108,7 +108,7 @@ def test_no_transaction_is_open_while_an_item_waits(world):
     assert listener.in_use == [0, 0]
 
 
-def test_filtered_items_and_messages_are_those_of_the_search(sqlite, way):
+def test_filtered_items_and_messages_are_those_of_the_search(sqlite, mode):
     sent = []
     outbox = Outbox(
         send=lambda message: sent.append(message.payload), message=lambda item: {"item": item}
@@ -120,12 +120,12 @@ def test_filtered_items_and_messages_are_those_of_the_search(sqlite, way):
         outbox=outbox,
         **searching(),
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.filtered, report.written, report.dead_lettered) == (1, 6, 1)
     assert [each["item"] for each in sent] == [1, 4, 5, 6, 7, 8]
 
 
-def test_source_that_changes_during_a_search_leaves_nothing_written(sqlite, way, tmp_path):
+def test_source_that_changes_during_a_search_leaves_nothing_written(sqlite, mode, tmp_path):
     path = tmp_path / "numbers"
     path.write_text("".join(f"{number}\n" for number in range(1, 9)))
 
@@ -135,7 +135,7 @@ def test_source_that_changes_during_a_search_leaves_nothing_written(sqlite, way,
         fails(3)(item, 0)
 
     step = sqlite.step(reader=JsonLinesReader(path), write=write, **searching())
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, type(report.exception)) == ("failed", ReaderError)
     assert (sqlite.rows(), sqlite.letters()) == ([], [])
 
@@ -143,7 +143,7 @@ def test_source_that_changes_during_a_search_leaves_nothing_written(sqlite, way,
 # The transaction is lost in the middle.
 
 
-def test_search_continues_apart_after_a_transaction_that_sqlite_ended(sqlite, way):
+def test_search_continues_apart_after_a_transaction_that_sqlite_ended(sqlite, mode):
     def writer(items, transaction):
         for item in items:
             fails(3)(item, 0)
@@ -155,12 +155,12 @@ def test_search_continues_apart_after_a_transaction_that_sqlite_ended(sqlite, wa
     with sqlite.jobs.transaction() as transaction:
         transaction.execute(sqlite.out.insert().values(id=6, text="x"))
     step = sqlite.step(range(1, 9), writer=writer, **searching(on=Exception))
-    report = run(step, way)
+    report = run(step, mode)
     assert (sqlite.rows(), sqlite.letters()) == ([1, 2, 4, 5, 6, 7, 8], [3, 6])
     assert accounted(report)
 
 
-def test_search_continues_apart_after_a_lost_connection(postgresql, way):
+def test_search_continues_apart_after_a_lost_connection(postgresql, mode):
     killed = []
 
     def writer(items, transaction):
@@ -173,13 +173,13 @@ def test_search_continues_apart_after_a_lost_connection(postgresql, way):
             fails(3)(item, 0)
 
     step = postgresql.step(range(1, 9), writer=writer, **searching())
-    report = run(step, way)
+    report = run(step, mode)
     assert (postgresql.rows(), postgresql.letters()) == ([1, 2, 4, 5, 6, 7, 8], [3])
     assert killed
     assert accounted(report)
 
 
-def test_item_that_fails_at_the_commit_is_found(world, way):
+def test_item_that_fails_at_the_commit_is_found(world, mode):
     table = world.out.name
     with world.jobs.transaction() as transaction:
         transaction.execute(
@@ -197,7 +197,7 @@ def test_item_that_fails_at_the_commit_is_found(world, way):
             fails(4)(item, 0)
 
     step = world.step(range(1, 9), writer=writer, **searching(on=Exception))
-    report = run(step, way)
+    report = run(step, mode)
     assert (world.rows(), world.letters()) == ([1, 2, 3, 5, 7, 8], [4, 6])
     assert accounted(report)
 
@@ -274,7 +274,7 @@ class Guarding(Guard):
 
 @pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize("observers", [{"listeners": [Listening()]}, {"guards": [Guarding()]}])
-def test_part_whose_attempt_fails_afterwards_is_written_once(sqlite, way, attempts, observers):
+def test_part_whose_attempt_fails_afterwards_is_written_once(sqlite, mode, attempts, observers):
     sent = []
     template = RetryTemplate(policy=SimpleRetryPolicy(attempts), **observers)
     step = sqlite.step(
@@ -284,7 +284,7 @@ def test_part_whose_attempt_fails_afterwards_is_written_once(sqlite, way, attemp
         outbox=Outbox(send=lambda each: sent.append(each.payload), message=lambda item: item),
         **searching(retry=template, on=Exception),
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (sqlite.rows(), sqlite.letters(), sent) == ([1, 2, 4], [3], [1, 2, 4])
     assert (report.written, report.dead_lettered) == (3, 1)
 
@@ -356,7 +356,7 @@ def with_parents(world, items, *, exists=IntegrityError, **settings):
     return world.step(items, writer=writer, processor=None, **settings)
 
 
-def test_item_judged_in_a_transaction_that_fails_is_judged_again(sqlite, way):
+def test_item_judged_in_a_transaction_that_fails_is_judged_again(sqlite, mode):
     recorder = Recorder()
     step = with_parents(
         sqlite,
@@ -364,35 +364,35 @@ def test_item_judged_in_a_transaction_that_fails_is_judged_again(sqlite, way):
         on=IntegrityError,
         listeners=[recorder],
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (sqlite.rows(), sqlite.letters()) == ([1, 2], [1])
     assert (report.written, report.dead_lettered, report.skipped) == (2, 1, 1)
     assert sorted(recorder.decided) == [("dead_lettered", 1), ("written", 2), ("written", 3)]
 
 
-def test_letter_of_an_item_judged_twice_has_its_last_attempts(sqlite, way):
+def test_letter_of_an_item_judged_twice_has_its_last_attempts(sqlite, mode):
     step = with_parents(sqlite, [[1, 1], [1, 1], [2, 99]], on=IntegrityError)
-    report = run(step, way)
+    report = run(step, mode)
     assert (sqlite.rows(), sqlite.letters()) == ([1], [2, 3])
     assert [len(sqlite.letter(number).attempts) for number in (2, 3)] == [2, 2]
     assert (report.dead_lettered, report.skipped) == (2, 2)
 
 
-def test_skip_limit_counts_no_item_judged_in_a_lost_transaction(sqlite, way):
+def test_skip_limit_counts_no_item_judged_in_a_lost_transaction(sqlite, mode):
     step = with_parents(sqlite, [[1, 99], [1, 1], [2, 2]], on=IntegrityError, limit=1)
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, sqlite.rows(), sqlite.letters()) == ("completed", [1, 2], [1])
 
 
-def test_failure_in_a_transaction_that_fails_does_not_end_the_run(sqlite, way):
+def test_failure_in_a_transaction_that_fails_does_not_end_the_run(sqlite, mode):
     items = [[1, 99], [1, 1], [2, 2]]
     step = with_parents(sqlite, items, exists=DataError, on=IntegrityError)
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, sqlite.rows(), sqlite.letters()) == ("completed", [1, 2], [1])
     assert accounted(report)
 
 
-def test_item_judged_before_the_source_fails_is_not_given_up(sqlite, way, monkeypatch):
+def test_item_judged_before_the_source_fails_is_not_given_up(sqlite, mode, monkeypatch):
     failures = [ReaderError("the source cannot be read")]
 
     def verify(cursor):
@@ -400,7 +400,7 @@ def test_item_judged_before_the_source_fails_is_not_given_up(sqlite, way, monkey
             raise failures.pop()
 
     monkeypatch.setattr(Cursor, "verify", verify)
-    report = run(sqlite.step(range(1, 5), write=fails(3), **searching()), way)
+    report = run(sqlite.step(range(1, 5), write=fails(3), **searching()), mode)
     assert (report.status, sqlite.rows(), sqlite.letters()) == ("failed", [], [])
     assert (report.pending, report.skipped) == (4, 0)
 

@@ -1,4 +1,4 @@
-"""What a processor and a writer are called through."""
+"""The wrappers through which a processor and a writer are called."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A circuit breaker: when it opens, which calls it rejects, how it closes again."""
+"""A circuit breaker: when it opens, which calls it rejects, when it closes."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ from tests.support.gc_probe import left_by
 
 
 class Down(Exception):
-    """What the service does when it fails."""
+    """The error of the failing service."""
 
 
 class Recorded(ControlListener):
@@ -69,23 +69,23 @@ def clock():
 
 
 @pytest.fixture
-def told():
+def listener():
     return Recorded()
 
 
 @pytest.fixture
-def make(clock, told):
-    """A breaker on virtual time that opens at the third failure in a row."""
+def make(clock, listener):
+    """A breaker on virtual time that opens after three consecutive failures."""
 
     def made(**settings):
-        usual = {"window": Consecutive(3), "reset_jitter": 0.0, "listeners": [told]}
+        usual = {"window": Consecutive(3), "reset_jitter": 0.0, "listeners": [listener]}
         return CircuitBreaker("billing", clock=clock, **usual | settings)
 
     return made
 
 
 def call(breaker, *functions):
-    """Call each, whatever comes of it."""
+    """Call each function; return the outcomes."""
     return [breaker.outcome(function) for function in functions]
 
 
@@ -106,7 +106,7 @@ def half_open(breaker, clock):
 
 
 @pytest.mark.statement("S4-30")
-def test_it_goes_from_state_to_state_as_the_textbook_says(make, clock):
+def test_states_follow_the_standard_transitions(make, clock):
     breaker = make(window=Consecutive(5), reset_timeout=60, half_open_calls=3, required_successes=1)
     call(breaker, *[failing] * 4)
     assert breaker.state == "closed"
@@ -123,7 +123,7 @@ def test_it_goes_from_state_to_state_as_the_textbook_says(make, clock):
     assert breaker.state == "closed"
 
 
-def test_a_success_ends_a_row_of_failures(make):
+def test_success_ends_consecutive_failures(make):
     breaker = make()
     call(breaker, failing, failing, fine, failing, failing)
     assert breaker.state == "closed"
@@ -131,7 +131,7 @@ def test_a_success_ends_a_row_of_failures(make):
 
 @pytest.mark.statement("S4-33")
 @pytest.mark.parametrize("order", ["first", "last", "mixed"])
-def test_of_the_last_fifty_calls_fifteen_failures_open_it_and_fourteen_do_not(make, order):
+def test_fifteen_failures_in_fifty_calls_open_it_and_fourteen_do_not(make, order):
     breaker = make(window=Calls(50), failure_rate=0.3, minimum_calls=50)
     calls = [failing] * 14 + [fine] * 36
     if order == "last":
@@ -149,7 +149,7 @@ def test_of_the_last_fifty_calls_fifteen_failures_open_it_and_fourteen_do_not(ma
     assert (breaker.state, breaker.snapshot().failures) == ("open", 15)
 
 
-def test_no_rate_is_looked_at_before_there_are_enough_calls(make):
+def test_failure_rate_is_not_computed_before_minimum_calls(make):
     breaker = make(window=Calls(50), minimum_calls=10, failure_rate=0.5)
     call(breaker, *[failing] * 9)
     assert breaker.state == "closed"
@@ -158,7 +158,7 @@ def test_no_rate_is_looked_at_before_there_are_enough_calls(make):
 
 
 @pytest.mark.statement("S4-33")
-def test_of_a_window_in_time_old_calls_are_forgotten(make, clock):
+def test_time_window_forgets_old_calls(make, clock):
     breaker = make(window=Seconds(timedelta(seconds=10)), minimum_calls=4, failure_rate=0.5)
     call(breaker, failing, failing)
     clock.advance(10)
@@ -204,7 +204,7 @@ def test_exception_that_is_not_a_failure_is_not_counted(make, failures, counted)
         assert (breaker.snapshot().calls, breaker.snapshot().failures) == (expected, expected)
 
 
-def test_a_predicate_that_raises_keeps_no_place(make, clock):
+def test_predicate_that_raises_releases_the_permit(make, clock):
     def odd(exc):
         raise ZeroDivisionError
 
@@ -218,7 +218,7 @@ def test_a_predicate_that_raises_keeps_no_place(make, clock):
 
 
 class Breakable(VirtualClock):
-    """A clock that can be asked so often; None: any number of times."""
+    """A clock that raises after a number of readings; None: never."""
 
     left = None
 
@@ -239,7 +239,7 @@ def probed(clock):
 
 @pytest.mark.parametrize("answers", [1, 2])
 @pytest.mark.parametrize("ends", [fine, failing])
-def test_a_clock_that_raises_keeps_no_place(answers, ends):
+def test_clock_that_raises_releases_the_permit(answers, ends):
     clock = Breakable()
     breaker = probed(clock)
     clock.left = answers
@@ -249,7 +249,7 @@ def test_a_clock_that_raises_keeps_no_place(answers, ends):
     assert breaker.snapshot().probes == 0
 
 
-def test_a_clock_that_raises_where_the_end_is_said_keeps_no_place():
+def test_clock_that_raises_at_the_verdict_releases_the_permit():
     clock = Breakable()
     breaker = probed(clock)
     with pytest.raises(ZeroDivisionError), breaker.permit() as permit:
@@ -260,7 +260,7 @@ def test_a_clock_that_raises_where_the_end_is_said_keeps_no_place():
 
 
 class Ends(ControlListener):
-    """Ends the program, once it is on."""
+    """A listener that raises a base exception once it is enabled."""
 
     on = False
 
@@ -281,7 +281,7 @@ async def awaited(breaker):
 
 
 @pytest.mark.parametrize(
-    "way",
+    "driver",
     [
         lambda breaker: breaker.call(fine),
         lambda breaker: breaker.outcome(fine),
@@ -293,20 +293,20 @@ async def awaited(breaker):
     ],
     ids=["call", "outcome", "wrapped", "block", "call_async", "outcome_async", "async block"],
 )
-def test_a_listener_that_ends_the_program_as_a_call_is_let_through_keeps_no_place(make, clock, way):
+def test_listener_that_raises_at_admission_releases_the_permit(make, clock, driver):
     ends = Ends()
     breaker = opened(make(half_open_calls=1, required_successes=1, listeners=[ends]))
     clock.advance(breaker.reset_timeout)
     ends.on = True
     with pytest.raises(KeyboardInterrupt):
-        way(breaker)
+        driver(breaker)
     assert (breaker.state, breaker.snapshot().probes) == ("half_open", 0)
-    way(breaker)
+    driver(breaker)
     assert breaker.state == "closed"
 
 
 class Chance:
-    """One that always draws the same, until it is broken."""
+    """A random source that returns one number until it is broken."""
 
     broken = False
 
@@ -316,7 +316,7 @@ class Chance:
         return 0.5
 
 
-def test_random_source_that_raises_keeps_the_previous_open_time(make, clock, told, caplog):
+def test_random_source_that_raises_keeps_the_previous_open_time(make, clock, listener, caplog):
     chance = Chance()
     breaker = make(
         window=Consecutive(1),
@@ -334,15 +334,15 @@ def test_random_source_that_raises_keeps_the_previous_open_time(make, clock, tol
     assert breaker.call(fine) == "fine"
     assert breaker.snapshot().probes == 0
     opens = ("half_open", "open"), ("open", "half_open")
-    assert told.changes() == [("closed", "open"), opens[1], *opens, ("half_open", "closed")]
-    assert "the open time stays as it was" in caplog.text
+    assert listener.changes() == [("closed", "open"), opens[1], *opens, ("half_open", "closed")]
+    assert "the random source of circuit breaker 'billing' failed" in caplog.text
 
 
 # -- open ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.statement("S4-31")
-def test_while_it_is_open_nothing_is_called(make, clock, told):
+def test_open_circuit_calls_nothing(make, clock, listener):
     breaker = opened(make())
     clock.advance(10)
     called = []
@@ -352,7 +352,7 @@ def test_while_it_is_open_nothing_is_called(make, clock, told):
     outcome = breaker.outcome(called.append, 1)
     assert (type(outcome.exception), outcome.attempts) == (CircuitOpenError, 0)
     assert not called
-    assert len(told.of(CallRejected)) == breaker.snapshot().rejected == 2
+    assert len(listener.of(CallRejected)) == breaker.snapshot().rejected == 2
 
 
 def test_every_rejection_raises_a_new_exception(make):
@@ -378,7 +378,7 @@ def test_breakers_of_one_service_do_not_come_back_at_once(clock):
 
 
 @pytest.mark.statement("S4-40")
-def test_a_wall_clock_that_is_set_changes_nothing(told):
+def test_change_of_the_wall_clock_has_no_effect(listener):
     class Set(VirtualClock):
         def time(self):
             return super().time() + shift
@@ -405,7 +405,7 @@ def test_open_time_is_drawn_again_each_time(make, clock):
     assert len(set(times)) == 5
 
 
-def test_the_open_time_grows_with_each_failed_return_up_to_a_maximum(make, clock):
+def test_open_time_grows_with_each_failed_probe_up_to_a_maximum(make, clock):
     breaker = make(reset_timeout=10, reset_growth=2.0, reset_maximum=35.0)
     opened(breaker)
     times = []
@@ -426,36 +426,40 @@ def test_the_open_time_grows_with_each_failed_return_up_to_a_maximum(make, clock
 def test_half_open_limits_concurrent_calls(make, clock):
     breaker = half_open(make(half_open_calls=2), clock)
     with breaker.permit(), breaker.permit():
-        refused = breaker.outcome(fine)
-        assert type(refused.exception) is CircuitOpenError
-        assert "is half_open" in str(refused.exception)
+        rejection = breaker.outcome(fine)
+        assert type(rejection.exception) is CircuitOpenError
+        assert "is half_open" in str(rejection.exception)
     assert breaker.outcome(fine).ok
 
 
 @pytest.mark.statement("S4-38")
-def test_it_closes_after_the_required_successes_and_not_before(make, clock, told):
+def test_half_open_circuit_closes_after_required_successes(make, clock, listener):
     breaker = half_open(make(half_open_calls=1, required_successes=3), clock)
     call(breaker, fine, fine)
     assert (breaker.state, breaker.snapshot().successes) == ("half_open", 2)
     call(breaker, fine)
     assert breaker.state == "closed"
-    assert told.changes() == [("closed", "open"), ("open", "half_open"), ("half_open", "closed")]
+    assert listener.changes() == [
+        ("closed", "open"),
+        ("open", "half_open"),
+        ("half_open", "closed"),
+    ]
 
 
-def test_one_failure_opens_it_again(make, clock):
+def test_failed_probe_opens_the_circuit_again(make, clock):
     breaker = half_open(make(), clock)
     call(breaker, fine, fine, failing)
     assert (breaker.state, breaker.snapshot().retry_after) == ("open", 30)
 
 
-def test_a_slow_success_opens_it_again(make, clock):
+def test_slow_probe_opens_the_circuit_again(make, clock):
     breaker = half_open(make(slow_call=1.0), clock)
     breaker.call(clock.advance, 1.0)
     assert breaker.state == "open"
 
 
 @pytest.mark.statement("S4-36")
-def test_a_success_that_comes_late_moves_nothing(make, clock, told):
+def test_late_success_changes_nothing(make, clock, listener):
     breaker = make(required_successes=1, half_open_calls=1)
     slow, slower = breaker.permit(), breaker.permit()
     with slower:
@@ -472,10 +476,10 @@ def test_a_success_that_comes_late_moves_nothing(make, clock, told):
     )
     probe.failure()
     assert breaker.state == "open"
-    assert [each.verdict for each in told.of(LateResult)] == ["success", "success"]
+    assert [each.verdict for each in listener.of(LateResult)] == ["success", "success"]
 
 
-def test_an_open_circuit_shows_what_opened_it_however_long_ago(make, clock):
+def test_open_circuit_shows_the_counts_that_opened_it(make, clock):
     breaker = make(window=Seconds(10), minimum_calls=3)
     call(breaker, failing, failing, failing)
     clock.advance(25)
@@ -483,7 +487,7 @@ def test_an_open_circuit_shows_what_opened_it_however_long_ago(make, clock):
     assert (shown.state, shown.calls, shown.failures) == ("open", 3, 3)
 
 
-def test_a_late_result_of_a_wrapped_function_moves_nothing_either(make):
+def test_late_result_of_a_wrapped_function_changes_nothing(make):
     breaker = make(window=Consecutive(1))
 
     @breaker.wrap
@@ -495,7 +499,7 @@ def test_a_late_result_of_a_wrapped_function_moves_nothing_either(make):
     assert (breaker.state, breaker.snapshot().late) == ("open", 1)
 
 
-async def test_late_result_of_a_wrapped_coroutine_is_reported(make, told):
+async def test_late_result_of_a_wrapped_coroutine_is_reported(make, listener):
     breaker = make(window=Consecutive(1))
 
     @breaker.wrap
@@ -504,36 +508,36 @@ async def test_late_result_of_a_wrapped_coroutine_is_reported(make, told):
 
     await outer()
     assert breaker.snapshot().late == 1
-    assert [each.verdict for each in told.of(LateResult)] == ["success"]
+    assert [each.verdict for each in listener.of(LateResult)] == ["success"]
 
 
-def test_result_of_an_expired_permit_is_reported(make, clock, told):
+def test_result_of_an_expired_permit_is_reported(make, clock, listener):
     breaker = half_open(make(half_open_calls=1, permit_timeout=5), clock)
     with breaker.permit():
         clock.advance(5)
         breaker.permit().__enter__()
-    assert [each.verdict for each in told.of(LateResult)] == ["success"]
+    assert [each.verdict for each in listener.of(LateResult)] == ["success"]
 
 
 def interrupts():
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("way", ["call", "outcome"])
+@pytest.mark.parametrize("driver", ["call", "outcome"])
 @pytest.mark.parametrize(("state", "ends"), [("open", fine), ("closed", interrupts)])
-def test_rejection_and_interruption_leave_no_cycle(make, way, state, ends):
+def test_rejection_and_interruption_leave_no_cycle(make, driver, state, ends):
     breaker = opened(make()) if state == "open" else make()
 
     def ended():
         with suppress(CircuitOpenError, KeyboardInterrupt):
-            getattr(breaker, way)(ends)
+            getattr(breaker, driver)(ends)
 
     assert left_by(ended) == 0
 
 
 @pytest.mark.statement("S4-37")
 @pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError, CancelledError])
-def test_a_cancelled_call_gives_its_place_back_and_decides_nothing(make, clock, end):
+def test_cancelled_probe_releases_its_permit_and_decides_nothing(make, clock, end):
     breaker = half_open(make(half_open_calls=1, required_successes=1), clock)
     with pytest.raises(end), breaker.permit():
         raise end
@@ -564,10 +568,10 @@ def ways_in(breaker, hangs):
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
-def test_calls_that_the_time_limit_around_it_cuts_are_failures(loop, limit, way):
+@pytest.mark.parametrize("driver", ["called", "wrapped", "outcome", "block"])
+def test_calls_cut_by_an_outer_timeout_are_failures(loop, limit, driver):
     breaker = CircuitBreaker("service", window=Consecutive(2))
-    hangs = ways_in(breaker, loop.forever)[way]
+    hangs = ways_in(breaker, loop.forever)[driver]
 
     async def main():
         for _ in range(2):
@@ -578,8 +582,8 @@ def test_calls_that_the_time_limit_around_it_cuts_are_failures(loop, limit, way)
     assert breaker.state == "open"
 
 
-@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
-def test_a_call_with_tasks_of_its_own_that_the_time_limit_cuts_is_a_failure(way):
+@pytest.mark.parametrize("driver", ["called", "wrapped", "outcome", "block"])
+def test_call_with_tasks_cut_by_the_timeout_is_a_failure(driver):
     loop = LOOPS[1]  # where each task receives the cancellation
     breaker = CircuitBreaker("service", window=Consecutive(2))
 
@@ -591,14 +595,14 @@ def test_a_call_with_tasks_of_its_own_that_the_time_limit_cuts_is_a_failure(way)
 
     async def main():
         with pytest.raises(TimeoutError):
-            await Timeout(0.001).call_async(ways_in(breaker, hangs)[way])
+            await Timeout(0.001).call_async(ways_in(breaker, hangs)[driver])
 
     loop.run(main)
     assert breaker.snapshot().failures == 1
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_time_limit_that_failures_do_not_cover_decides_nothing(loop):
+def test_timeout_outside_of_failures_decides_nothing(loop):
     breaker = CircuitBreaker("service", window=Consecutive(1), failures=ConnectionError)
 
     async def main():
@@ -610,7 +614,7 @@ def test_a_time_limit_that_failures_do_not_cover_decides_nothing(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_cancellation_before_the_time_is_over_is_no_failure(loop):
+def test_cancellation_before_the_deadline_is_not_a_failure(loop):
     breaker, begun = CircuitBreaker("service", window=Consecutive(1)), []
 
     async def hangs():
@@ -658,20 +662,20 @@ def test_group_of_rejections_counts_where_failures_names_them(others, failures, 
     assert breaker.state == state
 
 
-@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
-def test_asyncio_group_with_failure_counts_and_propagates(way):
+@pytest.mark.parametrize("driver", ["called", "wrapped", "outcome", "block"])
+def test_asyncio_group_with_failure_counts_and_propagates(driver):
     breaker = CircuitBreaker("service", window=Consecutive(1))
 
     async def fails():
         raise failure_beside(asyncio.CancelledError())
 
     with pytest.raises(BaseExceptionGroup):
-        asyncio.run(ways_in(breaker, fails)[way]())
+        asyncio.run(ways_in(breaker, fails)[driver]())
     assert breaker.state == "open"
 
 
-@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
-def test_trio_cancelled_call_with_failing_task_counts_as_failure(way):
+@pytest.mark.parametrize("driver", ["called", "wrapped", "outcome", "block"])
+def test_trio_cancelled_call_with_failing_task_counts_as_failure(driver):
     loop = LOOPS[1]
     breaker, begun = CircuitBreaker("service", window=Consecutive(1)), []
 
@@ -687,14 +691,14 @@ def test_trio_cancelled_call_with_failing_task_counts_as_failure(way):
 
     async def main():
         with pytest.raises(BaseExceptionGroup) as raised:
-            await loop.cancelled(ways_in(breaker, calls)[way], lambda: begun)
+            await loop.cancelled(ways_in(breaker, calls)[driver], lambda: begun)
         assert raised.group_contains(Down)
 
     loop.run(main)
     assert breaker.state == "open"
 
 
-def test_a_call_whose_end_is_never_heard_of_loses_its_place(make, clock):
+def test_probe_without_an_end_loses_its_permit(make, clock):
     breaker = half_open(make(half_open_calls=1, required_successes=1, permit_timeout=5), clock)
     lost = breaker.permit().__enter__()
     clock.advance(4.9)
@@ -711,7 +715,7 @@ def test_a_call_whose_end_is_never_heard_of_loses_its_place(make, clock):
     assert breaker.state == "closed"
 
 
-def test_a_result_is_said_once(make):
+def test_result_is_recorded_once(make):
     breaker = make(window=Calls(9), minimum_calls=9)
     with breaker.permit() as permit:
         permit.failure()
@@ -727,12 +731,12 @@ def test_a_result_is_said_once(make):
 # -- by hand ---------------------------------------------------------------------------------------
 
 
-def test_forced_open_rejects_until_reset(make, clock, told):
+def test_forced_open_rejects_until_reset(make, clock, listener):
     breaker = make()
     breaker.force_open(by="kim", reason="the provider asked for it")
     clock.advance(10**6)
-    refused = breaker.outcome(fine).exception
-    assert (type(refused), refused.retry_after) == (CircuitOpenError, None)
+    rejection = breaker.outcome(fine).exception
+    assert (type(rejection), rejection.retry_after) == (CircuitOpenError, None)
     assert (breaker.snapshot().by, breaker.snapshot().reason) == (
         "kim",
         "the provider asked for it",
@@ -740,13 +744,13 @@ def test_forced_open_rejects_until_reset(make, clock, told):
     breaker.reset(by="lee", reason="they are back")
     assert breaker.outcome(fine).ok
     assert breaker.snapshot().by is None
-    assert [(each.after, each.by) for each in told.of(CircuitChanged)] == [
+    assert [(each.after, each.by) for each in listener.of(CircuitChanged)] == [
         ("forced_open", "kim"),
         ("closed", "lee"),
     ]
 
 
-def test_a_state_by_hand_may_end_by_itself(make, clock):
+def test_forced_state_can_expire(make, clock):
     breaker = make()
     breaker.force_open(by="kim", reason="maintenance", seconds=timedelta(minutes=1))
     assert breaker.outcome(fine).exception.retry_after == 60
@@ -755,7 +759,7 @@ def test_a_state_by_hand_may_end_by_itself(make, clock):
     assert breaker.state == "closed"
 
 
-def test_disabled_it_counts_nothing_and_only_measuring_it_does_not_open(make):
+def test_disabled_breaker_counts_nothing_and_measuring_never_opens(make):
     breaker = make()
     breaker.disable(by="kim", reason="a load test")
     call(breaker, *[failing] * 5)
@@ -768,7 +772,7 @@ def test_disabled_it_counts_nothing_and_only_measuring_it_does_not_open(make):
 # -- entry points ----------------------------------------------------------------------------------
 
 
-def test_a_breaker_is_a_strategy(make):
+def test_breaker_is_a_strategy(make):
     assert isinstance(make(), Strategy)
 
 
@@ -780,7 +784,7 @@ class Service:
         return number * by
 
 
-def test_a_wrapped_function_is_called_as_it_was(make):
+def test_wrapped_function_keeps_its_signature_and_kind(make):
     breaker = make()
 
     @breaker.wrap
@@ -829,9 +833,9 @@ def test_asynchronous_calls_are_counted_when_they_end(make, loop):
             with pytest.raises(Down):
                 await wrapped()
         assert type((await breaker.outcome_async(down)).exception) is Down
-        for way in (wrapped, lambda: breaker.call_async(down)):
+        for driver in (wrapped, lambda: breaker.call_async(down)):
             with pytest.raises(CircuitOpenError):
-                await way()
+                await driver()
         assert (await breaker.outcome_async(down)).attempts == 0
         with pytest.raises(CircuitOpenError):
             async with breaker.permit():
@@ -840,8 +844,8 @@ def test_asynchronous_calls_are_counted_when_they_end(make, loop):
     loop.run(main)
 
 
-@pytest.mark.parametrize("way", ["call", "outcome", "wrap"])
-def test_awaitable_result_is_rejected_in_a_synchronous_call(make, way):
+@pytest.mark.parametrize("driver", ["call", "outcome", "wrap"])
+def test_awaitable_result_is_rejected_in_a_synchronous_call(make, driver):
     breaker = make()
 
     async def up():
@@ -851,7 +855,7 @@ def test_awaitable_result_is_rejected_in_a_synchronous_call(make, way):
         return up()
 
     with pytest.raises(MisuseError, match=r"use call_async\(\)"):
-        breaker.wrap(hidden)() if way == "wrap" else getattr(breaker, way)(hidden)
+        breaker.wrap(hidden)() if driver == "wrap" else getattr(breaker, driver)(hidden)
     assert breaker.snapshot().calls == 0
 
 
@@ -867,7 +871,7 @@ def test_generators_and_classes_are_not_wrapped(make):
             make().wrap(wrong)
 
 
-def test_an_open_circuit_is_not_asked_again_by_a_retry(make):
+def test_open_circuit_is_not_retried(make):
     breaker = make(window=Consecutive(1))
     template = RetryTemplate(SimpleRetryPolicy(5))
     calls = []
@@ -891,15 +895,15 @@ class Breaks(ControlListener):
         raise ZeroDivisionError
 
 
-def test_a_listener_that_raises_changes_nothing(make, told, caplog):
-    breaker = make(listeners=[Breaks(), told])
+def test_listener_that_raises_changes_nothing(make, listener, caplog):
+    breaker = make(listeners=[Breaks(), listener])
     outcomes = call(breaker, failing, failing, failing, fine)
     assert [type(each.exception) for each in outcomes] == [Down, Down, Down, CircuitOpenError]
-    assert len(told.events) == 2
-    assert "the call continues" in caplog.text
+    assert len(listener.events) == 2
+    assert "raised an exception, which is ignored" in caplog.text
 
 
-def test_a_listener_may_ask_the_breaker(make):
+def test_listener_may_read_the_breaker(make):
     class Asks(ControlListener):
         def on_event(self, event):
             self.seen = (event.after, breaker.state)
@@ -910,15 +914,15 @@ def test_a_listener_may_ask_the_breaker(make):
     assert asks.seen == ("open", "open")
 
 
-def test_no_lock_is_held_while_anything_of_the_callers_runs(clock):
-    """Another thread can look at the breaker while a function, a predicate or a listener runs."""
-    asked = []
+def test_no_lock_is_held_while_user_code_runs(clock):
+    """Another thread can read the breaker while a function, a predicate or a listener runs."""
+    queries = []
 
     def elsewhere(who):
         with ThreadPoolExecutor(1) as pool:
             if made:
                 pool.submit(made["breaker"].snapshot).result(10)
-                asked.append(who)
+                queries.append(who)
         return True
 
     class Chance:
@@ -941,10 +945,10 @@ def test_no_lock_is_held_while_anything_of_the_callers_runs(clock):
     )
     breaker.call(elsewhere, "function")
     call(breaker, failing)
-    assert asked == ["function", "predicate", "random", "listener"]
+    assert queries == ["function", "predicate", "random", "listener"]
 
 
-def test_a_failure_is_let_go_of(make):
+def test_failure_is_not_referenced_after_the_call(make):
     breaker = make()
     gone = []
 
@@ -953,9 +957,9 @@ def test_a_failure_is_let_go_of(make):
         gone.append(weakref.ref(failure))
         raise failure
 
-    for way in (breaker.call, breaker.wrap(fails)):
+    for driver in (breaker.call, breaker.wrap(fails)):
         with pytest.raises(Down):
-            way(fails) if way == breaker.call else way()
+            driver(fails) if driver == breaker.call else driver()
     gc.collect()
     assert [each() for each in gone] == [None, None]
 
@@ -966,8 +970,8 @@ def test_a_failure_is_let_go_of(make):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"name": ""}, "name must be a non-empty str, got ''"),
-        ({"name": None}, "name must be a non-empty str"),
+        ({"name": ""}, "name must be a non-blank str, got ''"),
+        ({"name": None}, "name must be a non-blank str"),
         ({"window": 50}, "window must be Calls, Seconds or Consecutive, got 50"),
         ({"minimum_calls": 0}, "minimum_calls must be"),
         ({"minimum_calls": 51}, "minimum_calls must be at most the 50 calls of the window"),
@@ -988,7 +992,7 @@ def test_a_failure_is_let_go_of(make):
         ({"required_successes": 1.5}, "required_successes must be"),
         ({"permit_timeout": -1}, "permit_timeout must be"),
         ({"window": Consecutive(3), "failure_rate": 0.5}, "failure_rate must be left out with"),
-        ({"window": Consecutive(3), "minimum_calls": 5}, "a row has no rate"),
+        ({"window": Consecutive(3), "minimum_calls": 5}, "consecutive failures have no rate"),
         ({"listeners": [17]}, "listeners"),
         ({"clock": 17}, "clock must"),
         ({"random": 17}, "random must"),
@@ -1022,7 +1026,7 @@ def test_asynchronous_listener_is_rejected():
         async def on_event(self, event):
             """Not awaited."""
 
-    with pytest.raises(TypeError, match="must not have to be awaited"):
+    with pytest.raises(TypeError, match="must be synchronous"):
         CircuitBreaker("billing", listeners=[Awaited()])
 
 

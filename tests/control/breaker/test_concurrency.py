@@ -1,4 +1,4 @@
-"""A breaker under threads and tasks: who comes in is counted where they come in, not by time."""
+"""A breaker under threads and tasks; entries are counted at the entry, not by time."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 
 
 class Down(Exception):
-    """What the service does when it fails."""
+    """The error of the failing service."""
 
 
 def half_open(**settings):
@@ -33,10 +33,10 @@ def half_open(**settings):
 
 
 @pytest.mark.statement("S4-32")
-@pytest.mark.parametrize("way", ["call", "wrap", "permit"])
-def test_half_open_lets_three_of_thirty_two_threads_in(way):
+@pytest.mark.parametrize("driver", ["call", "wrap", "permit"])
+def test_half_open_admits_three_of_thirty_two_threads(driver):
     breaker = half_open(required_successes=100)
-    inside, refused = [], []
+    inside, rejections = [], []
     over = threading.Event()
     begin = threading.Barrier(32)
 
@@ -49,28 +49,28 @@ def test_half_open_lets_three_of_thirty_two_threads_in(way):
     def work():
         begin.wait(JOIN_TIMEOUT)
         try:
-            if way == "permit":
+            if driver == "permit":
                 with breaker.permit():
                     enter()
-            elif way == "wrap":
+            elif driver == "wrap":
                 wrapped()
             else:
                 breaker.call(enter)
         except CircuitOpenError as error:
-            refused.append(error)
-            if len(refused) == 29:
+            rejections.append(error)
+            if len(rejections) == 29:
                 over.set()
 
     with ThreadPoolExecutor(32) as pool:
         for future in [pool.submit(work) for _ in range(32)]:
             future.result(JOIN_TIMEOUT)
-    assert (len(inside), len(refused)) == (3, 29)
-    assert len(set(map(id, refused))) == 29
+    assert (len(inside), len(rejections)) == (3, 29)
+    assert len(set(map(id, rejections))) == 29
     assert (breaker.snapshot().probes, breaker.snapshot().successes) == (0, 3)
 
 
 @loops
-def test_half_open_lets_three_of_a_thousand_tasks_in(loop):
+def test_half_open_admits_three_of_a_thousand_tasks(loop):
     breaker = half_open(required_successes=100)
     assert tasks_at_once(loop, breaker, 1000, places=3) == (3, 997)
     assert breaker.snapshot().successes == 3
@@ -78,7 +78,7 @@ def test_half_open_lets_three_of_a_thousand_tasks_in(loop):
 
 @loops
 @pytest.mark.parametrize("seed", range(5))
-def test_tasks_cancelled_anywhere_leave_no_place_taken(loop, seed):
+def test_tasks_cancelled_anywhere_leave_no_permit_taken(loop, seed):
     breaker, random = half_open(required_successes=10**6), Random(seed)
     cancelled_anywhere(loop, breaker, random, 20, random.randrange(30, 60))
     snapshot = breaker.snapshot()
@@ -88,7 +88,7 @@ def test_tasks_cancelled_anywhere_leave_no_place_taken(loop, seed):
 
 @pytest.mark.parametrize("fails", [range(0, 3000, 7), [2999], []], ids=["often", "late", "never"])
 @pytest.mark.parametrize("window", [Calls(10**6), Seconds(10**6)], ids=["calls", "seconds"])
-def test_no_call_of_many_threads_is_lost_or_counted_twice(window, fails, switching):
+def test_calls_of_many_threads_are_counted_exactly_once(window, fails, switching):
     breaker = CircuitBreaker("shared", window=window, minimum_calls=10**6)
 
     @breaker.wrap
@@ -111,7 +111,7 @@ def test_no_call_of_many_threads_is_lost_or_counted_twice(window, fails, switchi
     assert (shown.calls, shown.failures, shown.late) == (24000, 8 * len(fails), 0)
 
 
-def test_of_many_threads_that_fail_at_once_one_opens_it(switching):
+def test_concurrent_failures_open_the_circuit_once(switching):
     begin = threading.Barrier(8)
 
     def fail():

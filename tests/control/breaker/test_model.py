@@ -1,4 +1,4 @@
-"""The breaker against a model that remembers everything and computes everything again."""
+"""The breaker against a model that recomputes its state from the whole history."""
 
 from asyncio import CancelledError
 from itertools import cycle, product
@@ -30,11 +30,11 @@ BY_HAND = ("forced_open", "disabled")
 
 
 class Down(Exception):
-    """What a call fails with."""
+    """The error of a failing call."""
 
 
 class Model:
-    """What the docs say, as simply as can be; time in whole seconds."""
+    """The documented rules in the simplest form; time in whole seconds."""
 
     def __init__(self, window, minimum, rate, slow_rate, at_once, required, growth):
         self.window, self.minimum, self.rate, self.slow_rate = window, minimum, rate, slow_rate
@@ -144,15 +144,15 @@ SETTINGS = {
 
 
 def fitting(window, minimum, rates, slow):
-    """The minimum and the rates that go with a window; and both as arguments of a breaker."""
+    """The minimum and the rates of a window; and both as arguments of a breaker."""
     if isinstance(window, Calls):
         minimum = min(minimum, window.number)
     if not slow:
         rates = rates[0], 1.0
     if isinstance(window, Consecutive):
         return minimum, rates, {}
-    told = {"failure_rate": rates[0], "slow_rate": rates[1], "minimum_calls": minimum}
-    return minimum, rates, told
+    rate_settings = {"failure_rate": rates[0], "slow_rate": rates[1], "minimum_calls": minimum}
+    return minimum, rates, rate_settings
 
 
 class Breaker(RuleBasedStateMachine):
@@ -190,8 +190,8 @@ class Breaker(RuleBasedStateMachine):
         name = next(self.names)
         since = self.model.begin(self.now, name)
         permit = self.breaker.permit()
-        refused = permit.acquire()
-        assert (since is None) == isinstance(refused, CircuitOpenError)
+        rejection = permit.acquire()
+        assert (since is None) == isinstance(rejection, CircuitOpenError)
         return permit, name, since, self.now
 
     @rule(begun=consumes(permits), verdict=st.sampled_from(["success"] * 2 + ["failure"] * 2))
@@ -323,7 +323,7 @@ TestBreaker.settings = settings(max_examples=200, stateful_step_count=50)
 @pytest.mark.parametrize("rate", [0.25, 0.5])
 @pytest.mark.parametrize("minimum", [2, 3, 4])
 @pytest.mark.parametrize("window", [Calls(3), Calls(4), Seconds(10), Consecutive(2)], ids=str)
-def test_of_all_rows_of_six_wrapped_calls_the_right_one_opens_it(window, minimum, rate, apart):
+def test_six_wrapped_calls_open_the_circuit_at_the_right_one(window, minimum, rate, apart):
     for row in product(("success", "failure"), repeat=6):
         machine = Breaker()
         machine.make(window, minimum, (rate, 1.0), 1, 1, 1.0, None)

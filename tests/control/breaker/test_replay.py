@@ -1,4 +1,4 @@
-"""What a breaker would have done to calls that were recorded."""
+"""Decisions of a breaker on recorded calls."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ def breaker(window, **settings):
 
 
 def a_second(failures, until=60):
-    """A call a second, of a tenth; those of some seconds fail."""
+    """A call per second of 0.1 seconds; the calls of the given seconds fail."""
     return [
         RecordedCall(float(second), 0.1, "failure" if second in failures else "success")
         for second in range(until)
@@ -22,7 +22,7 @@ def a_second(failures, until=60):
 
 
 @pytest.mark.statement("S4-35")
-def test_two_in_a_row_open_on_noise_where_a_share_of_the_calls_does_not():
+def test_consecutive_window_opens_on_noise_where_a_rate_does_not():
     chance = Random(1)
     noise = [
         (n / 10, 0.05, "failure" if chance.random() < 0.02 else "success") for n in range(9000)
@@ -34,7 +34,7 @@ def test_two_in_a_row_open_on_noise_where_a_share_of_the_calls_does_not():
     assert (calm.opened, calm.rejected, calm.failures) == (0, 0, calm.recorded_failures)
 
 
-def test_it_says_how_often_and_how_long_it_would_have_been_open_and_for_whom():
+def test_replay_reports_open_times_and_rejected_calls():
     seen = replay(breaker(Consecutive(3)), a_second(range(10, 30)))
     # Opens at 12.1, looks at 23 and fails, looks at 34 and closes.
     assert (seen.opened, seen.reopened, seen.seconds) == (1, 1, pytest.approx(34.1 - 12.1))
@@ -47,19 +47,19 @@ def test_circuit_opens_again_after_it_has_closed():
     assert (seen.opened, seen.reopened, seen.seconds) == (2, 0, pytest.approx(2 * 11))
 
 
-def test_what_is_open_at_the_end_is_open_until_then():
+def test_circuit_open_at_the_end_counts_until_the_end():
     seen = replay(breaker(Consecutive(1)), a_second([50]))
     assert seen.seconds == pytest.approx(59 - 50.1)
 
 
 def test_calls_count_at_their_end_in_any_order_of_the_recording():
     calls = [(0, 5.0, "failure"), (1, 1.0, "failure"), (2.0, 0.0, "success"), (3, 0.5, "failure")]
-    for told in (calls, calls[::-1]):
-        assert replay(breaker(Consecutive(2)), told).opened == 1  # those that end at 3.5 and 5
-        assert replay(breaker(Consecutive(3)), told).opened == 0  # a success comes between
+    for recording in (calls, calls[::-1]):
+        assert replay(breaker(Consecutive(2)), recording).opened == 1  # those that end at 3.5 and 5
+        assert replay(breaker(Consecutive(3)), recording).opened == 0  # a success comes between
 
 
-def test_a_call_that_begins_as_another_ends_comes_after_it():
+def test_call_that_begins_when_another_ends_comes_after_it():
     assert replay(breaker(Consecutive(1)), [(0, 1, "failure"), (1, 1, "success")]).rejected == 1
 
 
@@ -73,7 +73,7 @@ def test_call_in_progress_at_the_opening_is_not_counted():
     assert seen.seconds == 31.0
 
 
-def test_slow_calls_and_those_that_count_for_nothing_are_what_they_are_to_the_breaker():
+def test_replay_counts_slow_and_ignored_calls_as_the_breaker_does():
     slow = [(float(n), 2.0, "success") for n in range(0, 30, 3)]
     assert replay(breaker(Calls(10)), slow).opened == 0
     assert replay(breaker(Calls(10), slow_call=2.0), slow).opened == 1
@@ -89,7 +89,7 @@ def test_times_may_be_those_of_a_calendar_or_below_zero():
         assert (seen.opened, seen.reopened) == (1, 1)
 
 
-def test_the_breaker_itself_sees_nothing_and_its_listeners_hear_nothing():
+def test_replay_changes_neither_breaker_nor_listeners():
     class Listens:
         def on_event(self, event):
             raise AssertionError
@@ -101,7 +101,7 @@ def test_the_breaker_itself_sees_nothing_and_its_listeners_hear_nothing():
     assert mine.snapshot() == before
 
 
-def test_nothing_comes_of_no_calls():
+def test_replay_without_calls_is_empty():
     seen = replay(breaker(Consecutive(1)), [])
     assert (seen.calls, seen.opened, seen.seconds, seen.failures) == (0, 0, 0.0, 0)
 

@@ -1,4 +1,4 @@
-"""A retry budget: what it grants, what it is paid from, what comes back."""
+"""A retry budget: granted retries, deposits and refunds."""
 
 import threading
 from collections import deque
@@ -30,7 +30,7 @@ from tests.support.gc_probe import left_by
 
 
 class Down(Exception):
-    """What every call fails with."""
+    """The error of every call."""
 
 
 def failing():
@@ -57,12 +57,12 @@ def attempts(made, calls):
 # -- a share of the calls --------------------------------------------------------------------------
 
 
-def test_of_ten_calls_two_are_retried_at_a_share_of_a_fifth(clock):
+def test_ratio_of_a_fifth_allows_two_retries_for_ten_calls(clock):
     budget = RetryBudget(ratio=0.2, min_per_second=0, clock=clock)
     assert sum(attempts(template(budget, clock, 2), 10)) == 12
 
 
-def test_a_few_a_second_are_granted_in_any_case(clock):
+def test_minimum_per_second_is_always_granted(clock):
     budget = RetryBudget(ratio=0.1, min_per_second=0.5, ttl=10, clock=clock)
     assert attempts(template(budget, clock, 9), 2) == [6, 1]
 
@@ -82,12 +82,12 @@ def test_calls_and_retries_of_long_ago_count_no_more(clock):
 
 
 @pytest.mark.statement("S3-11")
-def test_a_retry_takes_a_token_and_an_empty_bucket_fails_at_once(clock):
-    heard = []
+def test_empty_bucket_rejects_retries_at_once(clock):
+    events = []
 
     class Listens(ControlListener):
         def on_event(self, event):
-            heard.append(event)
+            events.append(event)
 
     budget = RetryBudget.tokens(
         capacity=100, refill_per_second=10, cost=1, refund=0, clock=clock, listeners=[Listens()]
@@ -103,8 +103,8 @@ def test_a_retry_takes_a_token_and_an_empty_bucket_fails_at_once(clock):
     assert type(error) is RetryBudgetExhaustedError
     assert type(error.__cause__) is Down
     assert (error.name, error.retry_after) == ("retries", pytest.approx(0.099))
-    assert type(heard[0]) is CallRejected
-    assert heard[-1].error is error
+    assert type(events[0]) is CallRejected
+    assert events[-1].error is error
 
 
 @pytest.mark.statement("S3-13")
@@ -119,13 +119,13 @@ def test_time_refills_the_bucket_up_to_its_capacity(clock):
 
 
 @pytest.mark.statement("S3-12")
-def test_a_token_is_taken_only_where_a_retry_follows(clock):
+def test_token_is_taken_only_when_a_retry_follows(clock):
     budget = RetryBudget.tokens(capacity=100, cost=1, refund=0, clock=clock)
     attempts(template(budget, clock, 3), 1)
     assert budget.snapshot().available == 98
 
 
-def test_a_retry_costs_what_its_failure_costs(clock):
+def test_retry_costs_the_price_of_its_failure(clock):
     costs = {TimeoutError: 10, Exception: 5}
     for given in (costs, ExceptionClassifier(costs, default=5)):
         budget = RetryBudget.tokens(capacity=100, cost=given, clock=clock)
@@ -140,7 +140,7 @@ def test_a_retry_costs_what_its_failure_costs(clock):
         assert budget.snapshot().available == 85
 
 
-def test_a_success_brings_back_a_little_and_that_of_a_retry_what_it_cost(clock):
+def test_success_refunds_a_little_and_after_a_retry_its_cost(clock):
     budget = RetryBudget.tokens(capacity=20, cost=5, refund=1, clock=clock)
     made = template(budget, clock, 2)
     made.outcome(failing)
@@ -185,7 +185,7 @@ BOTH = pytest.mark.parametrize(
 
 
 @BOTH
-def test_a_wait_that_is_cut_off_costs_nothing(make):
+def test_cancelled_wait_costs_nothing(make):
     clock = VirtualClock(interrupt_at=1)
     budget = make(clock)
     template(budget, clock, delay=1.0).outcome(failing)
@@ -209,7 +209,7 @@ def test_withdrawal_before_the_window_is_not_refunded_into_it(clock):
 
 
 @BOTH
-def test_a_redelivery_is_paid_for_when_the_failure_leaves(make, clock):
+def test_redelivery_is_charged_when_the_failure_is_raised(make, clock):
     budget = make(clock)
     made = template(budget, clock)
     with pytest.raises(Down):
@@ -220,7 +220,7 @@ def test_a_redelivery_is_paid_for_when_the_failure_leaves(make, clock):
 # -- parents ---------------------------------------------------------------------------------------
 
 
-def test_parent_has_to_grant_too_and_its_rejection_costs_nothing(clock):
+def test_retry_needs_the_parent_and_its_rejection_costs_nothing(clock):
     process = RetryBudget.tokens(capacity=3, cost=1, refund=0, name="process", clock=clock)
     first = RetryBudget.tokens(10, cost=1, refund=0, parent=process, name="first", clock=clock)
     second = RetryBudget.tokens(10, cost=1, refund=0, parent=process, name="second", clock=clock)
@@ -230,7 +230,7 @@ def test_parent_has_to_grant_too_and_its_rejection_costs_nothing(clock):
     assert [each.snapshot().available for each in (first, second, process)] == [8, 9, 0]
 
 
-def test_what_a_parent_earns_and_gets_back_comes_through_its_children(clock):
+def test_parent_budget_earns_and_gets_refunds_through_its_children(clock):
     process = RetryBudget(ratio=1.0, min_per_second=0, name="process", clock=clock)
     child = RetryBudget.tokens(100, cost=1, refund=0, parent=process, clock=clock)
     made = template(child, clock, 2)
@@ -245,7 +245,7 @@ def test_what_a_parent_earns_and_gets_back_comes_through_its_children(clock):
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
-def test_it_guards_asynchronous_calls_alike(loop, clock):
+def test_asynchronous_calls_are_guarded(loop, clock):
     budget = RetryBudget(ratio=0.5, min_per_second=0, clock=clock)
     made = template(budget, clock)
 
@@ -286,7 +286,7 @@ def test_many_threads_never_overspend(switching):
 
 
 @pytest.mark.parametrize("form", ["tokens", "share"])
-def test_many_threads_take_no_more_than_there_is(form, switching):
+def test_many_threads_withdraw_at_most_the_capacity(form, switching):
     clock = VirtualClock()
     if form == "tokens":
         budget = RetryBudget.tokens(capacity=20_000, cost=1, clock=clock)
@@ -306,7 +306,7 @@ def test_many_threads_take_no_more_than_there_is(form, switching):
 
 
 class Naive(RuleBasedStateMachine):
-    """Both forms against everything that ever happened, counted again each time."""
+    """Both forms, recomputed each time from the whole history."""
 
     @initialize(
         share=st.booleans(), ratio=st.sampled_from([0.0, 0.25, 1.0]), cost=st.integers(1, 3)
@@ -383,7 +383,7 @@ class Naive(RuleBasedStateMachine):
 
 
 class Context:
-    """What a budget looks at."""
+    """The part of a context that a budget reads."""
 
     retry_count = 0
     last_exception = Down()
@@ -431,17 +431,17 @@ def test_rejection_leaves_no_cycle(clock):
         (RetryBudget, {"ratio": "20%"}, "ratio must be"),
         (RetryBudget, {"ratio": float("nan")}, "ratio must be"),
         (RetryBudget, {"min_per_second": -1}, "min_per_second must be"),
-        (RetryBudget, {"ratio": 0, "min_per_second": 0}, "no retry would ever be granted"),
+        (RetryBudget, {"ratio": 0, "min_per_second": 0}, "no retry is granted"),
         (RetryBudget, {"ttl": 0}, "ttl must be"),
         (RetryBudget, {"parent": 17}, "parent must be a RetryBudget or None, got 17"),
-        (RetryBudget, {"name": ""}, "name must be a non-empty str"),
+        (RetryBudget, {"name": ""}, "name must be a non-blank str"),
         (RetryBudget, {"clock": 17}, "clock must"),
         (RetryBudget, {"listeners": [17]}, "listeners"),
         (RetryBudget.tokens, {"capacity": -1}, "capacity must be"),
         (RetryBudget.tokens, {"capacity": 4}, "cost must be above 0 and at most the capacity of 4"),
         (RetryBudget.tokens, {"cost": 0}, "cost must be above 0"),
         (RetryBudget.tokens, {"cost": "5"}, "cost must be above 0 .* a number, .* got '5'"),
-        (RetryBudget.tokens, {"cost": {TimeoutError: 10}}, "what any Exception costs"),
+        (RetryBudget.tokens, {"cost": {TimeoutError: 10}}, "cost must have an entry for Exception"),
         (RetryBudget.tokens, {"cost": {Exception: 5, TimeoutError: 501}}, "got 501"),
         (RetryBudget.tokens, {"refund": -1}, "refund must be"),
         (RetryBudget.tokens, {"refill_per_second": float("inf")}, "refill_per_second must be"),

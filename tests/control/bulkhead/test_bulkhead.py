@@ -22,12 +22,12 @@ from hypothesis.stateful import (
 
 from retrytemplate import BulkheadFullError, Deadline, DeadlineExceededError, MisuseError
 from retrytemplate.control import Bulkhead, CallRejected, ControlListener, Strategy
+from retrytemplate.control._waiters import ThreadWaiter
 from retrytemplate.control.bulkhead.priority_semaphore import (
     LimitRamp,
     PrioritySemaphore,
     SlotRequest,
 )
-from retrytemplate.control.bulkhead.waiters import ThreadWaiter
 from retrytemplate.testing import VirtualClock, run, run_trio
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.support.event_loops import LOOPS
@@ -36,7 +36,7 @@ loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 
 
 class Down(Exception):
-    """What a call fails with."""
+    """The error of a failing call."""
 
 
 def taken(bulkhead):
@@ -45,7 +45,7 @@ def taken(bulkhead):
 
 
 def until(condition):
-    """Wait for other threads to come so far."""
+    """Wait until the condition holds."""
     over = threading.Event()
     for _ in range(int(JOIN_TIMEOUT / 0.001)):
         if condition():
@@ -58,7 +58,7 @@ def until(condition):
 
 
 @pytest.mark.statement("S4-50")
-def test_one_dependency_that_is_full_leaves_the_other_free():
+def test_full_dependency_leaves_the_other_free():
     llm, database = Bulkhead("llm", limit=2, queue=0), Bulkhead("database", limit=1, queue=0)
     with llm.slot(), llm.slot():
         with pytest.raises(BulkheadFullError, match="2 of 2 slots are taken") as raised:
@@ -69,7 +69,7 @@ def test_one_dependency_that_is_full_leaves_the_other_free():
     assert (llm.snapshot().admitted, llm.snapshot().rejected) == (3, 1)
 
 
-def test_a_slot_is_free_again_however_the_call_ends():
+def test_slot_is_released_however_the_call_ends():
     bulkhead = Bulkhead("llm", limit=1, queue=0)
     for end in (Down, KeyboardInterrupt, asyncio.CancelledError):
 
@@ -81,7 +81,7 @@ def test_a_slot_is_free_again_however_the_call_ends():
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_a_thread_waits_for_its_turn():
+def test_thread_waits_for_a_slot():
     bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     with ThreadPoolExecutor(1) as pool:
         with bulkhead.slot():
@@ -128,7 +128,7 @@ def test_task_waits_at_most_max_wait(runs):
 
 
 @pytest.mark.parametrize("runs", [in_asyncio, in_trio])
-def test_a_task_waits_no_longer_than_its_deadline_leaves(runs):
+def test_task_waits_at_most_until_its_deadline(runs):
     bulkhead = Bulkhead("llm", limit=1, max_wait=60.0)
     clock = VirtualClock()
 
@@ -177,7 +177,7 @@ def test_key_with_a_thousand_calls_does_not_limit_other_keys():
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_of_a_key_that_is_full_the_next_comes_in_when_one_of_it_goes():
+def test_full_key_admits_its_next_request_when_a_slot_is_released():
     semaphore = PrioritySemaphore(limit=10, queue=10, priorities=1, per_key=1, fairness=0)
     first, second, third = (SlotRequest("kim", 0) for _ in range(3))
     for ticket in (first, second, third):
@@ -202,7 +202,7 @@ def queued(semaphore, *lanes):
 
 
 def served(semaphore, holder, number):
-    """Who is let in when those who are in go one after the other."""
+    """The requests in the order of their admission, as each holder releases its slot."""
     order = []
     for _ in range(number):
         (holder,) = semaphore.release(holder)
@@ -211,7 +211,7 @@ def served(semaphore, holder, number):
 
 
 @pytest.mark.statement("S4-52")
-def test_a_flood_of_normal_calls_keeps_no_vip_waiting():
+def test_priority_call_skips_queue_of_normal_calls():
     semaphore = PrioritySemaphore(limit=1, queue=10**4, priorities=2, per_key=None, fairness=10)
     (holder,) = queued(semaphore, 0)
     queued(semaphore, *[1] * 1000)
@@ -220,7 +220,7 @@ def test_a_flood_of_normal_calls_keeps_no_vip_waiting():
     assert served(semaphore, served_first[0], 3) == vips
 
 
-def test_among_vips_every_tenth_slot_goes_to_who_has_waited_longest():
+def test_every_tenth_slot_goes_to_the_longest_waiting_request():
     semaphore = PrioritySemaphore(limit=1, queue=10**4, priorities=2, per_key=None, fairness=10)
     (holder,) = queued(semaphore, 0)
     normal = queued(semaphore, *[1] * 5)
@@ -236,7 +236,7 @@ def test_among_vips_every_tenth_slot_goes_to_who_has_waited_longest():
     assert [each for each in order if each in vips] == vips[:45]
 
 
-def test_without_fairness_lanes_are_strict():
+def test_lanes_are_strict_without_fairness():
     semaphore = PrioritySemaphore(limit=1, queue=100, priorities=3, per_key=None, fairness=0)
     (holder,) = queued(semaphore, 2)
     low, middle, high = queued(semaphore, 2, 1, 0)
@@ -254,7 +254,7 @@ def test_fairness_among_priorities_of_a_key_serves_the_longest_waiting(fairness,
     assert [each for each in order if each.priority == 1] == others[: len(turns)]
 
 
-def test_a_slot_names_its_lane():
+def test_slot_names_its_lane():
     bulkhead = Bulkhead("llm", priorities=("gold", "silver", "rest"))
     with bulkhead.slot(priority="silver"):
         assert bulkhead.snapshot().in_use == 1
@@ -265,7 +265,7 @@ def test_a_slot_names_its_lane():
 # -- another number --------------------------------------------------------------------------------
 
 
-def test_more_slots_admit_waiting_calls_and_fewer_end_no_call():
+def test_larger_limit_admits_waiting_calls_and_smaller_ends_none():
     bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
 
     async def main():
@@ -290,7 +290,7 @@ def test_more_slots_admit_waiting_calls_and_fewer_end_no_call():
 
 
 def admits(bulkhead):
-    """How many calls at once it makes now."""
+    """The number of concurrent calls that it admits now."""
     with ExitStack() as slots:
         with pytest.raises(BulkheadFullError):
             while True:
@@ -299,7 +299,7 @@ def admits(bulkhead):
 
 
 @pytest.mark.statement("S4-55")
-def test_a_limit_grows_evenly_in_the_time_that_is_given():
+def test_limit_grows_evenly_over_the_given_time():
     clock = VirtualClock()
     bulkhead = Bulkhead("llm", limit=2, queue=0, clock=clock)
     bulkhead.resize(5, over=timedelta(seconds=30))
@@ -310,7 +310,7 @@ def test_a_limit_grows_evenly_in_the_time_that_is_given():
     assert seen == [2, 2, 3, 3, 4, 5, 5]
 
 
-def test_a_limit_shrinks_at_once_whatever_time_is_given():
+def test_limit_shrinks_at_once():
     bulkhead = Bulkhead("llm", limit=5, queue=0, clock=VirtualClock())
     bulkhead.resize(2, over=30)
     assert admits(bulkhead) == 2
@@ -362,7 +362,7 @@ def test_tasks_are_admitted_as_the_limit_grows_without_a_release(runs, loop, bef
 
 
 @pytest.mark.parametrize("runs", [in_asyncio, in_trio])
-def test_a_task_waits_as_long_as_it_may_while_the_limit_grows(runs):
+def test_task_waits_up_to_its_limit_while_the_bulkhead_grows(runs):
     clock = VirtualClock()
     bulkhead = Bulkhead("llm", limit=1, max_wait=7.0, clock=clock)
 
@@ -388,7 +388,7 @@ def test_thread_is_admitted_as_the_limit_grows_without_a_release():
         assert [each.result(JOIN_TIMEOUT) for each in waits] == [17, 17, 17]
 
 
-def test_a_thread_that_was_woken_can_wait_again():
+def test_woken_thread_can_wait_again():
     waiter = ThreadWaiter()
     waiter.wake()
     waiter.wait(JOIN_TIMEOUT)
@@ -426,7 +426,7 @@ def test_waiting_call_is_admitted_by_any_event_after_the_limit_has_grown(goes):
 
 
 @given(start=st.integers(1, 50), more=st.integers(1, 10**20), over=st.floats(1e-3, 1e6))
-def test_growing_limit_reaches_its_end_in_few_steps_none_early(start, more, over):
+def test_growing_limit_reaches_its_end_in_few_steps(start, more, over):
     growth, now, steps = LimitRamp(start, start + more, 17.5, over), 17.5, 0
     while seconds := growth.wait(now):
         before, now = growth.at(now), now + seconds
@@ -441,8 +441,8 @@ def test_growing_limit_reaches_its_end_in_few_steps_none_early(start, more, over
 # -- threads and tasks -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["wrap", "slot"])
-def test_many_threads_are_never_more_than_the_limit(way, switching):
+@pytest.mark.parametrize("driver", ["wrap", "slot"])
+def test_many_threads_are_never_more_than_the_limit(driver, switching):
     bulkhead = Bulkhead("llm", limit=3, queue=100, max_wait=JOIN_TIMEOUT)
     inside, most, lock = [0], [0], threading.Lock()
 
@@ -457,7 +457,7 @@ def test_many_threads_are_never_more_than_the_limit(way, switching):
         with bulkhead.slot():
             work()
 
-    works = bulkhead.wrap(work) if way == "wrap" else work_in_slot
+    works = bulkhead.wrap(work) if driver == "wrap" else work_in_slot
 
     def many():
         for _ in range(400):
@@ -473,7 +473,7 @@ def test_many_threads_are_never_more_than_the_limit(way, switching):
 
 def test_slot_admitted_as_soon_as_it_waits_is_counted():
     class Interleaved:
-        """Another thread leaves between the step that queues the slot and the next one."""
+        """Another thread releases its slot between the queueing of a request and the next step."""
 
         def __getattr__(self, name):
             return getattr(monitor, name)
@@ -604,7 +604,7 @@ def test_bulkhead_is_a_strategy_and_rejects_unawaited_results():
     assert asyncio.run(bulkhead.wrap(up)()) == "up"
 
 
-def test_a_wrapped_function_takes_a_slot_like_every_call():
+def test_wrapped_function_takes_a_slot():
     bulkhead = Bulkhead("llm", limit=1, queue=0)
     seen = []
 
@@ -626,7 +626,7 @@ def test_a_wrapped_function_takes_a_slot_like_every_call():
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_who_waits_comes_in_when_a_wrapped_function_ends_and_it_waits_as_well():
+def test_waiting_call_enters_when_a_wrapped_function_ends():
     bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     begun, go = threading.Event(), threading.Event()
 
@@ -678,7 +678,7 @@ def test_wrapped_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_a_wrapped_function_comes_in_as_the_limit_grows():
+def test_wrapped_function_enters_when_the_limit_grows():
     clock = VirtualClock()
     bulkhead = Bulkhead("llm", limit=1, queue=0, clock=clock)
     wrapped = bulkhead.wrap(lambda text: int(text))
@@ -692,11 +692,11 @@ def test_a_wrapped_function_comes_in_as_the_limit_grows():
 
 
 def test_rejections_are_reported_with_an_error_each():
-    heard = []
+    events = []
 
     class Listens(ControlListener):
         def on_event(self, event):
-            heard.append(event)
+            events.append(event)
             raise ZeroDivisionError
 
     bulkhead = Bulkhead("llm", limit=1, queue=0, listeners=[Listens()])
@@ -704,14 +704,14 @@ def test_rejections_are_reported_with_an_error_each():
         for _ in range(2):
             with pytest.raises(BulkheadFullError):
                 bulkhead.call(int)
-    assert [type(each) for each in heard] == [CallRejected] * 2
-    assert heard[0].error is not heard[1].error
+    assert [type(each) for each in events] == [CallRejected] * 2
+    assert events[0].error is not events[1].error
 
 
 # -- a slot is used once at a time -----------------------------------------------------------------
 
 
-def test_a_slot_that_is_in_use_is_not_entered_again_and_nothing_is_lost():
+def test_slot_in_use_cannot_be_entered_again():
     bulkhead = Bulkhead("llm", limit=2, queue=0)
     slot = bulkhead.slot(key="kim")
     with slot:
@@ -724,7 +724,7 @@ def test_a_slot_that_is_in_use_is_not_entered_again_and_nothing_is_lost():
 
 
 @loops
-def test_a_slot_that_waits_is_not_entered_again_and_nothing_is_lost(loop):
+def test_waiting_slot_cannot_be_entered_again(loop):
     bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     held, slot, seen = bulkhead.slot(), bulkhead.slot(), []
 
@@ -762,7 +762,7 @@ def test_rejected_slot_can_be_entered_later():
 
 
 class PrioritySemaphores(RuleBasedStateMachine):
-    """Against lists that are searched from the front each time."""
+    """Compared with lists that are searched from the front each time."""
 
     tickets = Bundle("tickets")
 
@@ -873,16 +873,17 @@ TestPrioritySemaphores.settings = settings(max_examples=200, stateful_step_count
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"name": ""}, "name must be a non-empty str"),
+        ({"name": ""}, "name must be a non-blank str"),
         ({"limit": 0}, "limit must be"),
         ({"limit": 2.5}, "limit must be"),
         ({"queue": -1}, "queue must be"),
         ({"max_wait": -1}, "max_wait must be"),
         ({"max_wait": float("inf")}, "max_wait must be"),
         ({"per_key": 0}, "per_key must be"),
-        ({"priorities": ()}, "priorities must have at least one"),
+        ({"priorities": "vip"}, "priorities must be a list or tuple of names, got 'vip'"),
+        ({"priorities": ()}, "priorities must contain at least one name"),
         ({"priorities": ("a", "a")}, "priorities must differ"),
-        ({"priorities": ("a", 1)}, "priorities: each must be a non-empty str"),
+        ({"priorities": ("a", 1)}, "priorities: each must be a non-blank str"),
         ({"fairness": -1}, "fairness must be"),
         ({"listeners": [17]}, "listeners"),
         ({"clock": 17}, "clock must be"),
@@ -891,6 +892,10 @@ TestPrioritySemaphores.settings = settings(max_examples=200, stateful_step_count
 def test_bulkhead_with_wrong_settings_is_rejected(given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Bulkhead(**{"name": "llm", **given})
+
+
+def test_list_of_priorities_is_kept_as_a_tuple():
+    assert Bulkhead("llm", priorities=["gold", "rest"]).priorities == ("gold", "rest")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Codes that failures carry: where they are found, and what comes of them."""
+"""Codes of failures: where they are found, and the values they map to."""
 
 import asyncio
 import concurrent.futures
@@ -33,18 +33,18 @@ from retrytemplate.testing import ClassifierConformance, PolicyConformance
 
 
 def answered(status):
-    """The error of an answer with this status."""
+    """The error of a response with this status."""
     request = httpx.Request("GET", "http://shop.test/")
     response = httpx.Response(status, request=request)
     return httpx.HTTPStatusError(f"{status}", request=request, response=response)
 
 
 class DatabaseError(Exception):
-    """As PEP 249 has every driver call it; MySQL's put their code in front."""
+    """The base error of drivers by PEP 249; MySQL drivers put their code first."""
 
 
 class Pgcode(Exception):
-    """As psycopg2 does it."""
+    """An error with a code attribute, like psycopg2's."""
 
     def __init__(self, pgcode):
         super().__init__(pgcode)
@@ -52,7 +52,7 @@ class Pgcode(Exception):
 
 
 class Wrapping(Exception):
-    """As SQLAlchemy does it."""
+    """An error that wraps a driver error, like SQLAlchemy's."""
 
     def __init__(self, orig, *, connection_invalidated=False):
         super().__init__(str(orig))
@@ -93,7 +93,7 @@ CODES = CodeClassifier(
     ],
 )
 @pytest.mark.statement("S0-36")
-def test_a_code_has_a_value(failure, value):
+def test_code_maps_to_its_value(failure, value):
     assert CODES.classify(failure) == value
 
 
@@ -117,11 +117,11 @@ def test_sqlite_names_its_errors():
         pytest.param(requests.ConnectionError(OSError("aborted", reset())), id="args"),
     ],
 )
-def test_a_failure_that_stands_for_another_has_its_code(failure):
+def test_wrapping_failure_has_the_code_of_its_cause(failure):
     assert CODES.classify(failure) == "reset"
 
 
-def test_what_stands_for_itself_has_no_code():
+def test_failure_that_wraps_itself_has_no_code():
     failure = Wrapping("text")
     failure.orig = failure
     failure.args = (failure,)
@@ -145,12 +145,12 @@ class OfADriver(DatabaseError):
 
 
 @pytest.mark.parametrize("odd", [CommandFailed, Unreadable, OfADriver])
-def test_what_has_something_else_where_the_codes_are_has_none(odd):
+def test_attribute_of_another_type_is_not_a_code(odd):
     worth = CodeClassifier(default="nothing", vendor={7: "code"}, errno={7: "code"})
     assert worth.classify(odd()) == "nothing"
 
 
-def test_causes_are_looked_at_when_they_are_asked_for():
+def test_causes_are_read_with_traverse_causes_only():
     failure = RuntimeError("while paying")
     failure.__cause__ = reset()
     assert CODES.classify(failure) == "nothing"
@@ -158,7 +158,7 @@ def test_causes_are_looked_at_when_they_are_asked_for():
     assert through.classify(failure) == "reset"
 
 
-def test_a_database_that_is_gone_is_so_for_drivers_without_a_code():
+def test_invalidated_connection_counts_as_lost_for_drivers_without_codes():
     dropped = Wrapping(DatabaseError("server closed the connection"), connection_invalidated=True)
     assert CodeClassifier(sqlstate={"08": "gone"}).classify(dropped) == "gone"
     unknown = Wrapping(psycopg.errors.TransactionResolutionUnknown(), connection_invalidated=True)
@@ -178,7 +178,7 @@ def test_numbers_of_others_are_no_errno(failure):
     assert CodeClassifier(errno={5: "input or output"}).classify(failure) is False
 
 
-def test_a_code_comes_before_a_class_and_an_override_before_both():
+def test_override_precedes_code_and_code_precedes_class():
     classes = {DatabaseError: "class"}
     assert CodeClassifier(classes, vendor={7: "code"}).classify(DatabaseError(7)) == "code"
     fatal = CodeClassifier(classes, vendor={7: "code"}, overrides={Exception: "override"})
@@ -200,7 +200,7 @@ def test_named_classes_need_not_be_loaded(monkeypatch):
 
 
 def calls_of(policy, *failures):
-    """How many calls are made of one that fails so."""
+    """The number of calls of a function with these failures."""
     left = list(failures)
 
     def call():
@@ -215,14 +215,14 @@ def raising(failure):
 
 
 @pytest.mark.statement("S0-36")
-def test_a_policy_retries_by_the_code():
+def test_policy_retries_by_code():
     policy = SimpleRetryPolicy(3, classifier=CodeClassifier(status={503: True, "4xx": False}))
     assert calls_of(policy, answered(503), answered(503)) == 3
     assert calls_of(policy, answered(503), answered(404)) == 2
 
 
 @pytest.mark.statement("S0-36")
-def test_a_code_chooses_its_policy():
+def test_code_selects_its_policy():
     patient, brief = MaxAttemptsRetryPolicy(5), MaxAttemptsRetryPolicy(2)
     chooser = ExceptionClassifierRetryPolicy(
         CodeClassifier({OSError: brief}, status={429: patient, 503: brief, 501: False})
@@ -236,7 +236,7 @@ def test_a_code_chooses_its_policy():
     assert calls_of(again, *[answered(429)] * 9) == 5
 
 
-def test_a_chosen_policy_may_be_read_at_run_time():
+def test_selected_policy_can_be_read_at_run_time():
     number = [4]
     policy = MaxAttemptsRetryPolicy(lambda: number[0])
     chooser = ExceptionClassifierRetryPolicy(CodeClassifier(status={429: policy}))
@@ -251,7 +251,7 @@ def test_equal_policies_that_are_two_objects_count_apart():
     assert calls_of(chooser, answered(429), answered(503), answered(503), answered(503)) == 3
 
 
-def test_a_classifier_of_something_else_chooses_no_policy():
+def test_classifier_of_other_values_selects_no_policy():
     with pytest.raises(TypeError, match="must map to RetryPolicy objects or False, got True"):
         ExceptionClassifierRetryPolicy(CodeClassifier(status={429: True}))
     with pytest.raises(ValueError, match="default and traverse_causes must be left out"):
@@ -261,7 +261,7 @@ def test_a_classifier_of_something_else_chooses_no_policy():
     assert ExceptionClassifierRetryPolicy(CodeClassifier(), default=NeverRetryPolicy())
 
 
-def test_a_fallback_and_the_costs_of_a_budget_go_by_the_code():
+def test_fallback_and_costs_of_a_budget_use_codes():
     theirs = CodeClassifier(status={"5xx": True})
     answer = Fallback(lambda failure: "cached", on=theirs)
     assert answer.outcome(raising, answered(503)).value == "cached"
@@ -273,7 +273,7 @@ def test_a_fallback_and_the_costs_of_a_budget_go_by_the_code():
     assert budget.snapshot().available == 10
 
 
-def test_a_budget_looks_at_the_costs_of_codes_when_it_is_made():
+def test_budget_checks_the_costs_of_codes_at_construction():
     with pytest.raises(ValueError, match="cost must be above 0 and at most the capacity of 5"):
         RetryBudget.tokens(capacity=5, cost=CodeClassifier(default=1, status={429: 10}))
 
@@ -284,7 +284,7 @@ WORTH = CodeClassifier({TimeoutError: True}, status={"5xx": True, "4xx": False})
 
 
 @pytest.mark.statement("S1-55")
-def test_a_group_is_worth_it_only_if_every_leaf_is():
+def test_group_is_retryable_only_if_every_leaf_is():
     policy = SimpleRetryPolicy(2, classifier=WORTH)
     passing = ExceptionGroup("parts", [answered(503), ExceptionGroup("more", [TimeoutError()])])
     assert calls_of(policy, passing) == 2
@@ -300,7 +300,7 @@ def test_a_group_is_worth_it_only_if_every_leaf_is():
     [asyncio.CancelledError, concurrent.futures.CancelledError, trio.Cancelled],
     ids=["asyncio's", "of a thread pool", "trio's"],
 )
-def test_a_cancellation_in_a_group_wins_over_all(cancelled):
+def test_cancellation_in_a_group_takes_precedence(cancelled):
     group = BaseExceptionGroup("parts", [answered(503), cancelled.__new__(cancelled)])
     calls = []
 
@@ -321,7 +321,7 @@ NON_RETRYABLE = (PermissionError, OSError)
 
 
 @pytest.mark.statement("S4-20")
-def test_what_is_not_retryable_is_looked_at_first():
+def test_non_retryable_list_precedes_the_retryable_list():
     policy = SimpleRetryPolicy(3, classifier=allowlist([*RETRYABLE, KeyError], NON_RETRYABLE))
     assert calls_of(policy, KeyError(), KeyError()) == 3
     # A TimeoutError is an OSError: it stands in the first list, its base in the second.
@@ -329,18 +329,18 @@ def test_what_is_not_retryable_is_looked_at_first():
 
 
 @pytest.mark.statement("S4-20")
-def test_what_is_in_neither_list_leaves_at_once():
+def test_unlisted_failure_is_reraised_immediately():
     assert calls_of(SimpleRetryPolicy(3, classifier=allowlist(RETRYABLE)), LookupError()) == 1
 
 
-def test_the_lists_may_name_classes():
+def test_lists_accept_names_of_classes():
     worth = allowlist(["builtins.LookupError"], never=["builtins.KeyError"])
     assert [worth.classify(each) for each in (IndexError(), KeyError())] == [True, False]
 
 
 @pytest.mark.parametrize("retryable", [LookupError, "builtins.LookupError"])
 @pytest.mark.parametrize("never", [KeyError, "builtins.KeyError"])
-def test_one_alone_is_a_list_of_one(retryable, never):
+def test_single_class_is_accepted_as_list(retryable, never):
     worth = allowlist(retryable, never)
     assert [worth.classify(each) for each in (IndexError(), KeyError())] == [True, False]
 
@@ -355,9 +355,11 @@ def test_wrong_type_of_list_is_rejected(name):
 
 @pytest.mark.statement("S3-20")
 @pytest.mark.parametrize("every", [Exception, BaseException, "builtins.Exception"])
-def test_everything_is_no_list(every):
+def test_retryable_list_of_every_exception_is_rejected(every):
     for listed in (every, [TimeoutError, every]):
-        with pytest.raises(ValueError, match="retryable must list what is worth a retry, got "):
+        with pytest.raises(
+            ValueError, match="retryable must not contain Exception or BaseException, got "
+        ):
             allowlist(listed)
 
 
@@ -373,7 +375,7 @@ def test_values_become_others():
 
 
 def test_value_without_a_mapping_is_rejected():
-    with pytest.raises(ValueError, match="to must say what becomes of 'nothing', got "):
+    with pytest.raises(ValueError, match="to must map 'nothing', a classifier value, got "):
         mapped(CODES, {"reset": 1} | dict.fromkeys(set(CODES.values()) - {"nothing"}))
 
 
@@ -383,17 +385,20 @@ def test_value_without_a_mapping_is_rejected():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"status": {99: True}}, "status: a key must be 100 to 599 or '1xx' to '5xx', got 99"),
-        ({"sqlstate": {40001: True}}, "sqlstate: a key must be a code of five characters.* 40001"),
-        ({"sqlstate": {"400": True}}, "sqlstate: a key must be a code of five characters.* '400'"),
-        ({"sqlstate": {"4000\uff11": True}}, "sqlstate: a key must be a code of five characters"),
-        ({"vendor": {"": True}}, "vendor: a key must be a number, or a name .*, got ''"),
-        ({"vendor": {True: True}}, "vendor: a key must be a number, or a name .*, got True"),
-        ({"vendor": {"1213": True}}, "vendor: a key must be a number, or a name .*, got '1213'"),
-        ({"vendor": {"sqlite_busy": True}}, "vendor: .* like 'SQLITE_BUSY', got 'sqlite_busy'"),
-        ({"errno": {"ENOTHING": True}}, "errno: a key must be a number, or a name .* 'ENOTHING'"),
-        ({"errno": {0: True}}, "errno: a key must be a number, or a name .* got 0"),
-        ({"errno": {"errorcode": True}}, "errno: a key must be a number, .* 'errorcode'"),
+        ({"status": {99: True}}, "keys of status must be 100 to 599 or '1xx' to '5xx', got 99"),
+        ({"sqlstate": {40001: True}}, "keys of sqlstate must be codes of five characters.* 40001"),
+        ({"sqlstate": {"400": True}}, "keys of sqlstate must be codes of five characters.* '400'"),
+        ({"sqlstate": {"4000\uff11": True}}, "keys of sqlstate must be codes of five characters"),
+        ({"vendor": {"": True}}, "keys of vendor must be numbers, or names .*, got ''"),
+        ({"vendor": {True: True}}, "keys of vendor must be numbers, or names .*, got True"),
+        ({"vendor": {"1213": True}}, "keys of vendor must be numbers, or names .*, got '1213'"),
+        (
+            {"vendor": {"sqlite_busy": True}},
+            "keys of vendor .* like 'SQLITE_BUSY', got 'sqlite_busy'",
+        ),
+        ({"errno": {"ENOTHING": True}}, "keys of errno must be numbers, or names .* 'ENOTHING'"),
+        ({"errno": {0: True}}, "keys of errno must be numbers, or names .* got 0"),
+        ({"errno": {"errorcode": True}}, "keys of errno must be numbers, .* 'errorcode'"),
         ({"overrides": {"Busy": True}}, "must name exception classes with their module"),
     ],
 )
@@ -413,7 +418,7 @@ def test_wrong_type_of_table_is_rejected(settings):
 
 
 @given(st.integers(100, 599), st.booleans(), st.booleans())
-def test_a_status_goes_before_its_class(status, exact, of_class):
+def test_exact_status_precedes_its_class(status, exact, of_class):
     worth = CodeClassifier(default=None, status={status: exact, f"{status // 100}xx": of_class})
     assert worth.classify(answered(status)) is exact
     other = status + 1 if status % 100 < 99 else status - 1

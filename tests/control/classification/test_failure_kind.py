@@ -1,4 +1,4 @@
-"""What kind of failure it is, and what is done about each."""
+"""Kinds of failures, and the measures for each."""
 
 import asyncio
 import errno
@@ -76,7 +76,7 @@ def sqlite(name):
         *(pytest.param(answered(status), id=str(status)) for status in (429, 500, 502, 503, 599)),
     ],
 )
-def test_what_may_pass_is_retried(failure):
+def test_transient_failure_is_retried(failure):
     assert calls_of(SimpleRetryPolicy(2, classifier=TRANSIENT_ERRORS), failure) == 2
 
 
@@ -93,7 +93,7 @@ def test_what_may_pass_is_retried(failure):
     ],
     ids=lambda failure: type(failure).__name__,
 )
-def test_all_else_is_not(failure):
+def test_permanent_failure_is_not_retried(failure):
     assert calls_of(SimpleRetryPolicy(2, classifier=TRANSIENT_ERRORS), failure) == 1
 
 
@@ -105,12 +105,12 @@ def test_all_else_is_not(failure):
         *((status, False) for status in (400, 401, 403, 404, 409, 410, 422)),
     ],
 )
-def test_the_table_of_statuses(status, worth):
+def test_status_table_is_complete(status, worth):
     assert TRANSIENT_ERRORS.classify(answered(status)) is worth
 
 
 @pytest.mark.statement("S3-06")
-def test_a_cancelled_call_is_not_made_again():
+def test_cancelled_call_is_not_repeated():
     calls = []
 
     async def call():
@@ -174,12 +174,12 @@ def test_a_cancelled_call_is_not_made_again():
     ],
     ids=lambda value: value.value if isinstance(value, FailureKind) else type(value).__name__,
 )
-def test_a_failure_is_of_a_kind(kind, failure):
+def test_failure_has_its_kind(kind, failure):
     assert KINDS.classify(failure) is kind
 
 
 @pytest.mark.statement("S4-75")
-def test_each_kind_calls_for_its_measures():
+def test_each_kind_has_its_measures():
     assert {kind: kind.measures for kind in FailureKind} == {
         TRANSIENT: ("retry",),
         PERSISTENT: ("circuit breaker", "alert"),
@@ -189,7 +189,7 @@ def test_each_kind_calls_for_its_measures():
 
 
 @pytest.mark.statement("S4-75")
-def test_a_policy_retries_one_kind_and_a_breaker_counts_others():
+def test_policy_retries_one_kind_and_breaker_counts_others():
     breaker = CircuitBreaker(
         "shop", window=Consecutive(2), failures=KINDS.among(PERSISTENT, CASCADING)
     )
@@ -208,7 +208,7 @@ def test_a_policy_retries_one_kind_and_a_breaker_counts_others():
 
 
 @pytest.mark.statement("S4-75")
-def test_a_retry_costs_by_the_kind_of_the_failure():
+def test_retry_costs_by_the_kind_of_its_failure():
     costs = {TRANSIENT: 5, PERSISTENT: 10, CASCADING: 25, CATASTROPHIC: 50}
     budget = RetryBudget.tokens(capacity=50, cost=mapped(KINDS, costs), refund=0)
     template = RetryTemplate(SimpleRetryPolicy(2), guards=[budget])
@@ -224,7 +224,7 @@ class LedgerCorrupted(Exception):
 
 
 @pytest.mark.statement("S4-75")
-def test_what_is_said_of_a_failure_comes_before_what_is_usual():
+def test_user_rules_precede_the_default_kinds():
     kinds = FailureKinds(
         {LedgerCorrupted: CATASTROPHIC, ConnectionError: CASCADING},
         status={503: CASCADING},
@@ -240,7 +240,7 @@ def test_what_is_said_of_a_failure_comes_before_what_is_usual():
 
 
 @given(st.lists(st.sampled_from(FailureKind), min_size=1), st.booleans())
-def test_of_a_group_the_worst_counts(kinds, nested):
+def test_group_has_the_worst_kind_of_its_members(kinds, nested):
     failures = {
         TRANSIENT: TimeoutError(),
         PERSISTENT: ValueError(),
@@ -252,13 +252,13 @@ def test_of_a_group_the_worst_counts(kinds, nested):
     assert KINDS.classify(group) is max(kinds, key=list(FailureKind).index)
 
 
-def test_a_timeout_of_a_client_may_be_the_cause():
+def test_client_timeout_as_cause_is_classified():
     failure = RuntimeError("no stock")
     failure.__cause__ = httpx.PoolTimeout("no connection")
     assert KINDS.classify(failure) is CASCADING
 
 
-def test_a_certificate_that_is_not_trusted_stays_so_where_a_client_keeps_it_as_a_cause():
+def test_untrusted_certificate_as_cause_is_persistent():
     distrusted = ssl.SSLCertVerificationError(1, "certificate verify failed")
     for kind, raised in ((PERSISTENT, distrusted), (TRANSIENT, system("ECONNREFUSED"))):
         failure = httpx.ConnectError(str(raised))
@@ -266,7 +266,7 @@ def test_a_certificate_that_is_not_trusted_stays_so_where_a_client_keeps_it_as_a
         assert KINDS.classify(failure) is kind
 
 
-def test_a_cause_says_what_the_failure_does_not():
+def test_cause_classifies_an_unknown_failure():
     failure = RuntimeError("no stock")
     failure.__cause__ = system("ECONNRESET")
     assert KINDS.classify(failure) is TRANSIENT
@@ -277,12 +277,12 @@ def test_wrong_kind_is_rejected():
         FailureKinds({LedgerCorrupted: True})
     with pytest.raises(TypeError, match="the kind of a failure must be a FailureKind, got None"):
         FailureKinds(default=None)
-    with pytest.raises(ValueError, match=r"to must say what becomes of FailureKind\.CASC"):
+    with pytest.raises(ValueError, match=r"to must map FailureKind\.CASC"):
         mapped(KINDS, {TRANSIENT: 1, PERSISTENT: 1, CATASTROPHIC: 1})
 
 
 @pytest.mark.parametrize("kinds", [(), ("transcient",), ([TRANSIENT],), (TRANSIENT, None)], ids=str)
-def test_only_kinds_are_asked_for(kinds):
+def test_among_requires_failure_kinds(kinds):
     with pytest.raises(TypeError, match="kinds must be one FailureKind or more, got "):
         KINDS.among(*kinds)
 
@@ -299,11 +299,13 @@ class TestKinds(ClassifierConformance):
 
 
 @pytest.mark.parametrize("table", ["STATUS", "SQLSTATE", "VENDOR", "ERRNO", "ERRORS", "NAMED"])
-def test_the_page_has_every_code_and_its_kind(table):
-    page = (Path(__file__).parents[3] / "docs" / "failures.md").read_text(encoding="utf-8")
+def test_page_has_every_code_and_its_kind(table):
+    page = (Path(__file__).parents[3] / "docs" / "control" / "failure-kinds.md").read_text(
+        encoding="utf-8"
+    )
     rows = re.search(rf"<!-- codes: {table} -->\n\|.*\n\|[-|]+\n((?:\|.*\n)+)", page)[1]
-    told = re.findall(r"^\| (`.*?`) \| (\w+) \|", rows, re.M)
-    shown = {each: kind for codes, kind in told for each in re.findall(r"`(.+?)`", codes)}
+    listed = re.findall(r"^\| (`.*?`) \| (\w+) \|", rows, re.M)
+    shown = {each: kind for codes, kind in listed for each in re.findall(r"`(.+?)`", codes)}
     assert shown == {name_of(code): kind.value for code, kind in getattr(tables, table).items()}
 
 
@@ -315,7 +317,7 @@ def name_of(code):
 
 
 class Broken(VirtualClock):
-    """A calendar that is set back; the monotonic time continues."""
+    """A wall clock that is set back; the monotonic time continues."""
 
     def time(self):
         return 1e9 - super().time()
@@ -325,7 +327,7 @@ class Broken(VirtualClock):
 @pytest.mark.parametrize(
     ("delay", "attempts"), [(1.0, 3), (25.0, 3), (29.0, 3), (31.0, 2), (61.0, 1)]
 )
-def test_a_call_has_a_budget_of_attempts_and_of_time(delay, attempts):
+def test_call_has_a_budget_of_attempts_and_of_time(delay, attempts):
     clock = Broken()
     template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(delay), clock=clock)
     with Deadline(60.0, clock=clock):
@@ -335,7 +337,7 @@ def test_a_call_has_a_budget_of_attempts_and_of_time(delay, attempts):
 
 @pytest.mark.statement("S4-27")
 @pytest.mark.parametrize(("attempts", "seconds"), [(2, 59.0), (1, 61.0), (3, 0.0)])
-def test_a_further_attempt_needs_both(attempts, seconds):
+def test_further_attempt_needs_attempts_and_time(attempts, seconds):
     policy = SimpleRetryPolicy(3) & TimeoutRetryPolicy(60.0)
     state = policy.start(0.0)
     for _ in range(attempts):
@@ -344,8 +346,8 @@ def test_a_further_attempt_needs_both(attempts, seconds):
 
 
 @pytest.mark.parametrize("library", ["httpx", "requests.exceptions", "redis", "psycopg"])
-def test_a_module_of_that_name_that_is_another_one_changes_nothing(monkeypatch, library):
-    """So it is with one that another thread has only begun to import."""
+def test_module_without_the_expected_names_changes_nothing(monkeypatch, library):
+    """Also a module that another thread is importing at the moment."""
     monkeypatch.setitem(sys.modules, library, ModuleType(library))
     assert TRANSIENT_ERRORS.classify(ConnectionResetError()) is True
     assert TRANSIENT_ERRORS.classify(ValueError()) is False

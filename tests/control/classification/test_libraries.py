@@ -1,4 +1,4 @@
-"""Presets and the libraries that they are for: real errors, from real servers, on no real time."""
+"""Presets for client libraries: real errors from real servers, in virtual time."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ KEY = {"Idempotency-Key": "order-17"}
 
 
 @pytest.fixture
-def asked(server):
+def service(server):
     return Page(server)
 
 
@@ -30,9 +30,9 @@ class Client:
     def __init__(self, made, call):
         self.preset, self.call = made, call
 
-    def outcome(self, asked, method="GET", headers=None, *, url=None, seconds=10.0, **changes):
-        template = self.preset.with_(**changes).template(clock=asked.clock)
-        request = (method, url or asked.url, headers or {}, seconds)
+    def outcome(self, service, method="GET", headers=None, *, url=None, seconds=10.0, **changes):
+        template = self.preset.with_(**changes).template(clock=service.clock)
+        request = (method, url or service.url, headers or {}, seconds)
         if asyncio.iscoroutinefunction(self.call):
             return asyncio.run(template.outcome_async(self.call, *request))
         return template.outcome(self.call, *request)
@@ -84,24 +84,24 @@ every_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
     ("status", "attempts"),
     [(408, 2), (429, 2), (500, 2), (401, 1), (404, 1)],
 )
-def test_the_status_decides(asked, client, status, attempts):
-    asked.answers(status)
-    assert client.outcome(asked).attempts == len(asked.requests) == attempts
+def test_status_decides(service, client, status, attempts):
+    service.answers(status)
+    assert client.outcome(service).attempts == len(service.requests) == attempts
 
 
 @every_client
-def test_the_server_says_when(asked, client):
-    asked.answers((429, {"Retry-After": "7"}), (503, {"Retry-After": "9"}))
-    assert client.outcome(asked).attempts == 3
-    first, second = asked.clock.sleeps
+def test_retry_after_of_the_server_is_used(service, client):
+    service.answers((429, {"Retry-After": "7"}), (503, {"Retry-After": "9"}))
+    assert client.outcome(service).attempts == 3
+    first, second = service.clock.sleeps
     assert 7.0 <= first <= 7.7
     assert 9.0 <= second <= 9.9
 
 
 @every_client
-def test_a_wait_that_is_too_long_is_not_waited(asked, client):
-    asked.answers((429, {"Retry-After": "3600"}))
-    outcome = client.outcome(asked)
+def test_retry_after_over_the_limit_is_not_waited(service, client):
+    service.answers((429, {"Retry-After": "3600"}))
+    outcome = client.outcome(service)
     assert (outcome.attempts, outcome.exception.retry_after) == (1, 3600.0)
 
 
@@ -109,30 +109,30 @@ def test_a_wait_that_is_too_long_is_not_waited(asked, client):
 @pytest.mark.parametrize(
     ("method", "headers", "attempts"), [("PUT", {}, 2), ("POST", {}, 1), ("POST", KEY, 2)]
 )
-def test_a_post_comes_twice_only_with_a_key(asked, client, method, headers, attempts):
-    asked.answers(503)
-    assert client.outcome(asked, method, headers).attempts == attempts
+def test_post_is_repeated_only_with_a_key(service, client, method, headers, attempts):
+    service.answers(503)
+    assert client.outcome(service, method, headers).attempts == attempts
 
 
 @every_client
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_call_to_a_closed_port_is_retried(asked, client, method):
-    nobody = f"http://127.0.0.1:{free_port()}/"
-    outcome = client.outcome(asked, method, url=nobody)
-    assert (outcome.attempts, len(asked.clock.sleeps)) == (4, 3)
+def test_call_to_a_closed_port_is_retried(service, client, method):
+    unreachable = f"http://127.0.0.1:{free_port()}/"
+    outcome = client.outcome(service, method, url=unreachable)
+    assert (outcome.attempts, len(service.clock.sleeps)) == (4, 3)
 
 
 @every_client
-def test_a_connection_that_is_lost(asked, client):
-    asked.answers(RESET)
+def test_lost_connection_is_retried(service, client):
+    service.answers(RESET)
     # A POST: aiohttp makes others once more by itself, and its failure does not say what it was.
-    outcome = client.outcome(asked, "POST", idempotent=True)
+    outcome = client.outcome(service, "POST", idempotent=True)
     assert (outcome.exception, outcome.attempts) == (None, 2)
 
 
 @every_client
-def test_a_client_s_own_timeout(asked, client):
-    asked.answers(SILENCE)
-    outcome = client.outcome(asked, "PUT", seconds=0.05, idempotent=True)
+def test_timeout_of_the_client_is_retried(service, client):
+    service.answers(SILENCE)
+    outcome = client.outcome(service, "PUT", seconds=0.05, idempotent=True)
     assert outcome.exception is None
     assert outcome.attempts > 1  # a busy machine may exceed the real timeout once more

@@ -1,4 +1,4 @@
-"""What a timeout is to the callers of a service: decided in one place, by its kind."""
+"""The errors of a service for its timeouts, chosen by kind in one place."""
 
 import asyncio
 
@@ -67,9 +67,7 @@ async def raise_later(error):
     ],
     ids=["read", "httpx", "attempt", "lock", "request"],
 )
-def test_a_kind_of_timeout_is_an_error_of_the_service_and_worth_a_retry_or_not(
-    timeout, expected, retryable
-):
+def test_timeout_kind_has_its_service_error(timeout, expected, retryable):
     with pytest.raises(expected) as raised:
         ERRORS.call(raising(timeout))
     assert raised.value.__cause__ is timeout
@@ -81,7 +79,7 @@ def test_a_kind_of_timeout_is_an_error_of_the_service_and_worth_a_retry_or_not(
 
 
 @pytest.mark.statement("S1-131")
-def test_a_policy_retries_the_kinds_that_are_worth_it():
+def test_policy_retries_the_retryable_kinds():
     template = RetryTemplate(SimpleRetryPolicy(3, retry_on=ERRORS.is_retryable))
     slow = DeadlineExceededError("slow", kind="partner read")
     late = DeadlineExceededError("late", kind="request")
@@ -89,7 +87,7 @@ def test_a_policy_retries_the_kinds_that_are_worth_it():
     assert template.outcome(ERRORS.call, raising(late)).attempts == 1
 
 
-def test_a_kind_without_a_rule_has_the_default_or_passes():
+def test_kind_without_rule_has_the_default_or_passes():
     other = DeadlineExceededError("slow", kind="shutdown cleanup")
     with pytest.raises(DeadlineExceededError), ERRORS:
         raise other
@@ -110,7 +108,7 @@ def test_other_exceptions_pass():
 
 
 @pytest.mark.statement("S1-41")
-def test_a_request_that_comes_with_no_time_left_is_answered_in_the_one_place():
+def test_request_without_remaining_time_raises_the_service_error():
     clock, called = VirtualClock(), []
     template = RetryTemplate(SimpleRetryPolicy(3), clock=clock)
 
@@ -124,7 +122,7 @@ def test_a_request_that_comes_with_no_time_left_is_answered_in_the_one_place():
     assert (raised.value.__cause__.kind, called) == ("request", [])
 
 
-def test_a_timeout_without_a_text_is_an_error_of_the_service_too():
+def test_timeout_without_a_text_becomes_a_service_error():
     class Silent(TimeoutError):
         def __str__(self):
             raise ZeroDivisionError
@@ -133,7 +131,7 @@ def test_a_timeout_without_a_text_is_an_error_of_the_service_too():
         raise Silent
 
 
-def test_it_goes_around_a_call_like_others():
+def test_service_errors_are_a_strategy():
     assert isinstance(ERRORS, Strategy)
 
     async def up():
@@ -146,8 +144,8 @@ def test_it_goes_around_a_call_like_others():
 @pytest.mark.parametrize(
     ("rules", "problem"),
     [
-        ({"request": TooLate}, "rules: 'request' must be an exception and whether"),
-        ({"request": (TooLate, "yes")}, "rules: 'request' must be an exception and whether"),
+        ({"request": TooLate}, "rules: 'request' must be a tuple of an exception"),
+        ({"request": (TooLate, "yes")}, "rules: 'request' must be a tuple of an exception"),
         ({"request": ("TooLate", True)}, "the exception must be callable"),
         ({"request": (KeyboardInterrupt, True)}, "must be a subclass of Exception"),
         ({"": (TooLate, True)}, "must map kinds of limits"),

@@ -59,13 +59,13 @@ TIMEOUTS = {
 }
 
 
-def test_every_library_is_tried():
+def test_every_library_is_tested():
     assert TIMEOUTS.keys() == NAMED_TIMEOUTS.keys()
 
 
 @pytest.mark.statement("S0-14")
 @pytest.mark.parametrize("library", TIMEOUTS)
-def test_a_policy_retries_the_timeouts_of_a_library_whatever_classes_they_are(library):
+def test_policy_retries_every_timeout_class_of_a_library(library):
     policy = SimpleRetryPolicy(2, classifier=timeouts_of(library))
     for kind, error in TIMEOUTS[library].items():
         assert timeouts_of(library).classify(error) == kind
@@ -76,7 +76,7 @@ def test_a_policy_retries_the_timeouts_of_a_library_whatever_classes_they_are(li
 
 
 @pytest.mark.statement("S0-14")
-def test_some_of_them_are_no_timeout_error():
+def test_some_timeouts_are_not_timeout_errors():
     strangers = [
         library
         for library, errors in TIMEOUTS.items()
@@ -86,7 +86,7 @@ def test_some_of_them_are_no_timeout_error():
     assert set(strangers) == no_timeout_error
 
 
-def test_what_sqlalchemy_has_wrapped_is_what_the_driver_raised():
+def test_driver_error_wrapped_by_sqlalchemy_keeps_its_kind():
     driver = psycopg.errors.QueryCanceled("slow")
     wrapped = sqlalchemy.exc.OperationalError("SELECT", {}, driver)
     wrapped.__cause__ = driver
@@ -94,7 +94,7 @@ def test_what_sqlalchemy_has_wrapped_is_what_the_driver_raised():
     assert timeouts_of("psycopg", "sqlalchemy").classify(wrapped) == "database statement"
 
 
-def test_errors_of_this_library_are_none_of_a_client():
+def test_errors_of_this_library_keep_their_own_kind():
     error = DeadlineExceededError(kind="request")
     error.__cause__ = httpx.ReadTimeout("slow")
     assert timeouts_of("httpx").classify(error) is None
@@ -105,7 +105,7 @@ def test_errors_of_this_library_are_none_of_a_client():
     assert timeout_kind(OSError()) is None
 
 
-def test_a_library_whose_import_is_barred_hides_no_failure(monkeypatch):
+def test_library_that_cannot_be_imported_hides_no_failure(monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     assert timeout_kind(TimeoutError()) == "partner total"
     assert timeout_kind(OSError()) is None
@@ -114,7 +114,7 @@ def test_a_library_whose_import_is_barred_hides_no_failure(monkeypatch):
 @pytest.mark.statement("S0-13")
 @pytest.mark.parametrize("listed", [TimeoutError, asyncio.TimeoutError], ids=["builtin", "asyncio"])
 @pytest.mark.parametrize("raised", [TimeoutError, asyncio.TimeoutError], ids=["builtin", "asyncio"])
-def test_both_names_of_the_timeout_error_are_retried_where_either_is_listed(listed, raised):
+def test_both_names_of_the_timeout_error_are_retried(listed, raised):
     calls = []
 
     def fails():

@@ -1,4 +1,4 @@
-"""Hedges and retries are paid from one budget: what a call earns, what a hedge costs."""
+"""Hedges and retries share one budget: deposits of calls and costs of hedges."""
 
 from contextlib import suppress
 
@@ -7,7 +7,7 @@ import pytest
 from retrytemplate import NoBackoff, RetryBudgetExhaustedError, RetryTemplate, SimpleRetryPolicy
 from retrytemplate.control import HedgeRefused, HedgeStarted, RetryBudget
 from retrytemplate.testing import VirtualClock
-from tests.support.slow_backend import Backend, Down, Heard, hedge, in_asyncio, in_trio
+from tests.support.slow_backend import Backend, Down, EventRecorder, hedge, in_asyncio, in_trio
 
 loops = pytest.mark.parametrize("runs", [in_asyncio, in_trio])
 
@@ -24,7 +24,7 @@ def tokens(clock, capacity=10, cost=5, refund=0, **settings):
 
 
 def calls(runs, clock, call, times, takes=SLOW):
-    """How many requests each of *calls* calls made; ``call`` makes one of a function of a loop."""
+    """The number of requests of each of *calls* calls."""
     made = []
 
     async def main():
@@ -39,7 +39,7 @@ def calls(runs, clock, call, times, takes=SLOW):
 
 
 @loops
-def test_of_ten_slow_calls_two_are_hedged_at_a_share_of_a_fifth(runs, clock):
+def test_ratio_of_a_fifth_allows_two_hedges_for_ten_calls(runs, clock):
     budget = RetryBudget(ratio=0.2, min_per_second=0, ttl=3600, clock=clock)
     made = calls(runs, clock, hedge(clock=clock, budget=budget).call_async, 10, [20.0, 0.5])
     assert sum(made) == 12
@@ -47,27 +47,27 @@ def test_of_ten_slow_calls_two_are_hedged_at_a_share_of_a_fifth(runs, clock):
 
 @loops
 def test_hedge_that_is_not_granted_is_not_started(runs, clock):
-    budget, heard = tokens(clock), Heard()
-    made = hedge(clock=clock, budget=budget, listeners=[heard])
+    budget, recorder = tokens(clock), EventRecorder()
+    made = hedge(clock=clock, budget=budget, listeners=[recorder])
     assert calls(runs, clock, made.call_async, 3, [2.0, 60.0]) == [2, 2, 1]
-    assert heard.kinds == [HedgeStarted, HedgeStarted, HedgeRefused]
-    assert type(heard.events[-1].error) is RetryBudgetExhaustedError
+    assert recorder.kinds == [HedgeStarted, HedgeStarted, HedgeRefused]
+    assert type(recorder.events[-1].error) is RetryBudgetExhaustedError
     assert (made.snapshot().rejected, budget.snapshot().rejected) == (1, 1)
 
 
 @loops
-def test_no_hedge_is_tried_again_after_a_rejection(runs, clock):
-    budget, heard = tokens(clock, refill_per_second=5.0), Heard()
+def test_rejected_hedge_is_not_tried_again(runs, clock):
+    budget, recorder = tokens(clock, refill_per_second=5.0), EventRecorder()
     budget.withdraw()
     budget.withdraw(Down())
     clock.advance(0.5)
-    made = hedge(delay=0.1, max_hedges=5, clock=clock, budget=budget, listeners=[heard])
+    made = hedge(delay=0.1, max_hedges=5, clock=clock, budget=budget, listeners=[recorder])
     assert calls(runs, clock, made.call_async, 1, [20.0, 60.0]) == [1]
-    assert heard.kinds == [HedgeRefused]
+    assert recorder.kinds == [HedgeRefused]
 
 
 @loops
-def test_a_failure_that_no_hedge_is_granted_for_is_raised(runs, clock):
+def test_failure_without_a_granted_hedge_is_raised(runs, clock):
     budget = tokens(clock, capacity=5)
     budget.withdraw()
     made = hedge(clock=clock, budget=budget)
@@ -80,7 +80,7 @@ def test_a_failure_that_no_hedge_is_granted_for_is_raised(runs, clock):
 
 
 @loops
-def test_what_a_hedge_costs_may_depend_on_the_failure_it_follows(runs, clock):
+def test_hedge_costs_the_price_of_the_failure_it_follows(runs, clock):
     budget = tokens(clock, capacity=100, cost={Down: 20, Exception: 5})
     made = hedge(clock=clock, budget=budget)
     calls(runs, clock, made.call_async, 1, SLOW)
@@ -90,7 +90,7 @@ def test_what_a_hedge_costs_may_depend_on_the_failure_it_follows(runs, clock):
 
 
 @loops
-def test_a_success_brings_something_back_once(runs, clock):
+def test_success_is_refunded_once(runs, clock):
     budget = tokens(clock, capacity=100, cost=5, refund=1)
     made = hedge(clock=clock, budget=budget)
     calls(runs, clock, made.call_async, 2, SLOW)
@@ -100,7 +100,7 @@ def test_a_success_brings_something_back_once(runs, clock):
 
 
 @loops
-def test_both_a_budget_and_its_parent_have_to_grant_a_hedge(runs, clock):
+def test_hedge_needs_budget_and_parent(runs, clock):
     process = tokens(clock, capacity=5)
     budget = tokens(clock, parent=process)
     made = hedge(clock=clock, budget=budget)
@@ -114,7 +114,7 @@ def guarded(budget, clock):
 
 @loops
 @pytest.mark.parametrize("inside", ["the hedge", "the template"])
-def test_with_a_template_of_the_same_budget_a_call_is_counted_once(runs, clock, inside):
+def test_call_under_template_and_hedge_of_one_budget_counts_once(runs, clock, inside):
     process = RetryBudget(ratio=0.5, min_per_second=0, ttl=3600, clock=clock, name="process")
     budget = RetryBudget(ratio=0.5, min_per_second=0, ttl=3600, clock=clock, parent=process)
     template, hedged = guarded(budget, clock), hedge(clock=clock, budget=budget)
@@ -129,7 +129,7 @@ def test_with_a_template_of_the_same_budget_a_call_is_counted_once(runs, clock, 
 
 @loops
 @pytest.mark.parametrize("inside", ["the hedge", "the template"])
-def test_with_a_template_of_the_same_bucket_a_success_counts_once(runs, clock, inside):
+def test_success_under_template_and_hedge_of_one_bucket_counts_once(runs, clock, inside):
     budget = tokens(clock, capacity=100, cost=10, refund=1)
     for _ in range(5):
         budget.withdraw()
@@ -144,7 +144,7 @@ def test_with_a_template_of_the_same_bucket_a_success_counts_once(runs, clock, i
 
 
 @loops
-def test_what_is_called_after_the_hedge_is_counted_as_before(runs, clock):
+def test_call_after_the_hedge_is_counted(runs, clock):
     budget = RetryBudget(ratio=0.5, min_per_second=0, ttl=3600, clock=clock)
 
     async def main():

@@ -1,4 +1,4 @@
-"""A hedge whose caller is cancelled, or whose losers do not go at once: nothing is left behind."""
+"""A hedge with a cancelled caller or slow losers leaves nothing running."""
 
 import asyncio
 import gc
@@ -11,13 +11,13 @@ from trio.lowlevel import in_trio_task
 
 from retrytemplate.control import AttemptFailed, HedgeStarted
 from retrytemplate.testing import VirtualClock, run
-from tests.support.slow_backend import Backend, Down, Heard, hedge, in_asyncio, in_trio
+from tests.support.slow_backend import Backend, Down, EventRecorder, hedge, in_asyncio, in_trio
 
 loops = pytest.mark.parametrize("runs", [in_asyncio, in_trio])
 
 
 async def cut(runs, fn, *moments):
-    """What comes of a call whose caller is cancelled at these moments."""
+    """The result of a call whose caller is cancelled at these moments."""
     return await (cut_in_asyncio if runs is in_asyncio else cut_in_trio)(fn, moments)
 
 
@@ -36,7 +36,7 @@ async def cut_in_trio(fn, moments):
     result = "cancelled"
 
     async def cancel_at(moment):
-        await trio.sleep(moment)
+        await trio.sleep(moment)  # virtual seconds
         scope.cancel()
 
     async with trio.open_nursery() as nursery:
@@ -67,7 +67,7 @@ class Slow(Backend):
 @loops
 @pytest.mark.parametrize("moments", [(1.5,), (1.5, 2.5)], ids=["once", "twice"])
 @pytest.mark.parametrize("kind", [Backend, Slow], ids=["at once", "slowly"])
-def test_where_the_caller_is_cancelled_all_calls_are_closed_first(runs, moments, kind):
+def test_cancelled_caller_closes_all_calls_first(runs, moments, kind):
     clock = VirtualClock()
     backend = kind(clock, 60.0, 60.0, 60.0)
     made = hedge(clock=clock, max_hedges=2)
@@ -83,7 +83,7 @@ def test_where_the_caller_is_cancelled_all_calls_are_closed_first(runs, moments,
 
 
 @loops
-def test_the_answer_waits_until_the_losers_are_closed(runs):
+def test_result_waits_until_the_losers_are_closed(runs):
     clock = VirtualClock()
     backend = Slow(clock, 60.0)
 
@@ -99,7 +99,7 @@ def test_the_answer_waits_until_the_losers_are_closed(runs):
 
 
 @loops
-def test_caller_cancelled_while_losers_are_closed_gets_no_answer(runs):
+def test_caller_cancelled_while_losers_are_closed_gets_no_result(runs):
     clock = VirtualClock()
     backend = Slow(clock, 60.0)
 
@@ -114,8 +114,8 @@ def test_caller_cancelled_while_losers_are_closed_gets_no_answer(runs):
 
 
 @loops
-def test_the_answer_of_a_loser_that_would_not_be_cancelled_is_dropped(runs):
-    clock, heard = VirtualClock(), Heard()
+def test_result_of_a_loser_that_ignores_cancellation_is_dropped(runs):
+    clock, recorder = VirtualClock(), EventRecorder()
     backend = Backend(clock, 60.0, 0.5)
 
     async def stubborn():
@@ -125,16 +125,16 @@ def test_the_answer_of_a_loser_that_would_not_be_cancelled_is_dropped(runs):
             return "too late"
 
     async def main():
-        return await hedge(clock=clock, listeners=[heard]).outcome_async(stubborn)
+        return await hedge(clock=clock, listeners=[recorder]).outcome_async(stubborn)
 
     outcome = runs(main, clock)
     assert (outcome.value, outcome.source, outcome.failures) == ("answer 2", 2, ())
-    assert AttemptFailed not in heard.kinds
+    assert AttemptFailed not in recorder.kinds
 
 
 @loops
 def test_failure_while_the_caller_is_cancelled_is_reported(runs):
-    clock, heard = VirtualClock(), Heard()
+    clock, recorder = VirtualClock(), EventRecorder()
     backend = Backend(clock, 60.0, 60.0)
 
     async def careless():
@@ -144,17 +144,17 @@ def test_failure_while_the_caller_is_cancelled_is_reported(runs):
             raise Down("while it was closed")
 
     async def main():
-        made = hedge(clock=clock, listeners=[heard])
+        made = hedge(clock=clock, listeners=[recorder])
         return await cut(runs, lambda: made.call_async(careless), 1.5)
 
     assert runs(main, clock) == "cancelled"
-    assert heard.kinds == [HedgeStarted, AttemptFailed, AttemptFailed]
-    assert [str(each.error) for each in heard.events[1:]] == ["while it was closed"] * 2
+    assert recorder.kinds == [HedgeStarted, AttemptFailed, AttemptFailed]
+    assert [str(each.error) for each in recorder.events[1:]] == ["while it was closed"] * 2
 
 
 @loops
 def test_group_with_a_cancellation_is_reported_without_it(runs):
-    clock, heard = VirtualClock(), Heard()
+    clock, recorder = VirtualClock(), EventRecorder()
     backend = Backend(clock, 60.0, 0.5)
 
     async def grouped():
@@ -164,16 +164,16 @@ def test_group_with_a_cancellation_is_reported_without_it(runs):
             raise BaseExceptionGroup("both", [exc, Down()]) from None
 
     async def main():
-        return await hedge(clock=clock, listeners=[heard]).call_async(grouped)
+        return await hedge(clock=clock, listeners=[recorder]).call_async(grouped)
 
     assert runs(main, clock) == "answer 2"
-    (lost,) = [each for each in heard.events if isinstance(each, AttemptFailed)]
+    (lost,) = [each for each in recorder.events if isinstance(each, AttemptFailed)]
     assert [type(each) for each in lost.error.exceptions] == [Down]
 
 
 @loops
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_program_while_a_loser_is_closed_is_not_lost(runs, end):
+def test_base_exception_while_a_loser_is_closed_is_raised(runs, end):
     clock = VirtualClock()
     backend = Backend(clock, 60.0, 0.5)
 
@@ -192,7 +192,7 @@ def test_what_ends_the_program_while_a_loser_is_closed_is_not_lost(runs, end):
 
 
 @loops
-def test_nothing_is_started_for_a_caller_that_is_cancelled_already(runs):
+def test_cancelled_caller_starts_nothing(runs):
     clock = VirtualClock()
     backend = Backend(clock, 60.0)
     made = hedge(clock=clock)
@@ -206,7 +206,7 @@ def test_nothing_is_started_for_a_caller_that_is_cancelled_already(runs):
 
 @loops
 @pytest.mark.parametrize("moment", [each / 4 for each in range(16)])
-def test_at_whatever_moment_the_caller_is_cancelled_nothing_runs_on(runs, moment):
+def test_cancellation_at_any_moment_leaves_nothing_running(runs, moment):
     clock = VirtualClock()
     backend = Backend(clock, 60.0, (0.5, Down()), 60.0, 0.6)
     made = hedge(clock=clock, max_hedges=3)
@@ -220,12 +220,12 @@ def test_at_whatever_moment_the_caller_is_cancelled_nothing_runs_on(runs, moment
     assert ended == ("cancelled" if moment < 3.1 else "answer 4")
 
 
-def test_in_trio_a_call_that_was_cancelled_before_it_ran_is_not_made():
-    """Which of the two tasks runs first is random."""
-    asked = []
+def test_trio_call_cancelled_before_it_ran_is_not_made():
+    """Trio runs the two tasks in random order."""
+    queries = []
 
     async def ask():
-        asked.append(1)
+        queries.append(1)
 
     async def main():
         for _ in range(40):
@@ -234,10 +234,10 @@ def test_in_trio_a_call_that_was_cancelled_before_it_ran_is_not_made():
                 await hedge().call_async(ask)
 
     trio.run(main)
-    assert len(asked) < 40
+    assert len(queries) < 40
 
 
-def test_in_trio_ctrl_c_while_the_losers_are_closed_passes_as_it_is():
+def test_trio_keyboard_interrupt_while_closing_losers_is_raised():
     clock = VirtualClock()
     backend = Slow(clock, 60.0)
 
@@ -268,7 +268,7 @@ def test_in_trio_ctrl_c_while_the_losers_are_closed_passes_as_it_is():
     assert (seen, clock.monotonic()) == ([0], 6.0)
 
 
-async def test_in_asyncio_at_whatever_step_the_caller_is_cancelled_nothing_runs_on():
+async def test_asyncio_cancellation_at_any_step_leaves_nothing_running():
     answered = 0
     for steps in range(20):
         began, over = [], []
@@ -293,7 +293,7 @@ async def test_in_asyncio_at_whatever_step_the_caller_is_cancelled_nothing_runs_
     assert 0 < answered < 20
 
 
-async def test_in_asyncio_a_cancellation_that_a_call_makes_itself_passes():
+async def test_asyncio_cancellation_raised_by_a_call_passes():
     async def cancels():
         raise asyncio.CancelledError
 
@@ -303,10 +303,10 @@ async def test_in_asyncio_a_cancellation_that_a_call_makes_itself_passes():
 
 
 async def test_asyncio_call_cancelled_before_it_runs_is_cancelled():
-    asked = []
+    queries = []
 
     async def ask():
-        asked.append(1)
+        queries.append(1)
 
     caller = asyncio.create_task(hedge().call_async(ask))
     before = asyncio.all_tasks()
@@ -314,15 +314,15 @@ async def test_asyncio_call_cancelled_before_it_runs_is_cancelled():
     for task in asyncio.all_tasks() - before:
         task.cancel()
     await asyncio.wait([caller])
-    assert (caller.cancelled(), asked) == (True, [])
+    assert (caller.cancelled(), queries) == (True, [])
 
 
-def test_in_asyncio_a_coroutine_that_is_closed_takes_its_calls_with_it():
+def test_asyncio_coroutine_that_is_closed_closes_its_calls():
     seen = []
 
     async def ask():
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise
@@ -339,7 +339,7 @@ def test_in_asyncio_a_coroutine_that_is_closed_takes_its_calls_with_it():
     assert (run(main()), seen) == (1, ["cancelled"])
 
 
-def test_in_asyncio_a_coroutine_may_be_closed_after_its_loop():
+def test_asyncio_coroutine_can_be_closed_after_its_loop():
     async def ask():
         await asyncio.Event().wait()
 
@@ -356,7 +356,7 @@ def test_in_asyncio_a_coroutine_may_be_closed_after_its_loop():
     gc.collect()
 
 
-def test_in_asyncio_a_timeout_around_it_is_a_timeout():
+def test_asyncio_timeout_around_a_hedge_is_a_timeout():
     clock = VirtualClock()
     backend = Backend(clock, 60.0, 60.0)
 

@@ -1,4 +1,4 @@
-"""A hedge: which calls are made when, which one answers, and the error if none does.
+"""A hedge: the start of its calls, the winning result, and the error if all fail.
 
 Time is virtual: a call that takes ten seconds takes none.
 """
@@ -36,109 +36,109 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import VirtualClock, run
 from tests.support.gc_probe import left_by, no_collector
-from tests.support.slow_backend import Backend, Down, Heard, hedge, in_asyncio, in_trio
+from tests.support.slow_backend import Backend, Down, EventRecorder, hedge, in_asyncio, in_trio
 
 loops = pytest.mark.parametrize("runs", [in_asyncio, in_trio])
 
 
-def asked(runs, *takes, given=None, **settings):
-    """The outcome of one call, and the backend that was asked."""
-    clock, heard = VirtualClock(), Heard()
+def hedged_call(runs, *takes, given=None, **settings):
+    """The outcome of one call, and its backend."""
+    clock, recorder = VirtualClock(), EventRecorder()
     backend = Backend(clock, *takes)
-    made = hedge(clock=clock, listeners=[heard], **settings)
+    made = hedge(clock=clock, listeners=[recorder], **settings)
 
     async def main():
         return await made.outcome_async(backend.ask, *(given or ()))
 
     outcome = runs(main, clock)
-    return outcome, backend, heard
+    return outcome, backend, recorder
 
 
-# -- who is asked when -----------------------------------------------------------------------------
+# -- when calls are made ---------------------------------------------------------------------------
 
 
 @loops
-def test_a_call_that_answers_in_time_is_made_once(runs):
-    outcome, backend, heard = asked(runs, 0.9)
+def test_call_that_returns_in_time_is_made_once(runs):
+    outcome, backend, recorder = hedged_call(runs, 0.9)
     assert (outcome.value, outcome.source, outcome.attempts) == ("answer 1", 1, 1)
     assert (outcome.hedged, outcome.elapsed, backend.began) == (False, 0.9, [0.0])
-    assert heard.events == []
+    assert recorder.events == []
 
 
 @loops
-def test_after_the_delay_the_same_is_asked_again_and_the_first_answer_counts(runs):
-    outcome, backend, _ = asked(runs, 60.0, 0.5)
+def test_hedge_starts_after_the_delay_and_the_first_result_wins(runs):
+    outcome, backend, _ = hedged_call(runs, 60.0, 0.5)
     assert (outcome.value, outcome.source, outcome.attempts) == ("answer 2", 2, 2)
     assert (outcome.hedged, outcome.elapsed) == (True, 1.5)
     assert (backend.began, backend.cancelled, backend.running) == ([0.0, 1.0], [1], 0)
 
 
 @loops
-def test_the_first_call_may_still_answer_first(runs):
-    outcome, backend, _ = asked(runs, 1.5, 60.0)
+def test_first_call_may_win_after_a_hedge_started(runs):
+    outcome, backend, _ = hedged_call(runs, 1.5, 60.0)
     assert (outcome.value, outcome.source, outcome.attempts) == ("answer 1", 1, 2)
     assert (backend.cancelled, backend.running) == ([2], 0)
 
 
 @loops
-def test_each_hedge_comes_the_delay_after_the_one_before_and_there_are_no_more_than_allowed(runs):
-    outcome, backend, _ = asked(runs, 60.0, 60.0, 60.0, 2.5, max_hedges=3)
+def test_hedges_start_one_delay_apart_up_to_the_maximum(runs):
+    outcome, backend, _ = hedged_call(runs, 60.0, 60.0, 60.0, 2.5, max_hedges=3)
     assert backend.began == [0.0, 1.0, 2.0, 3.0]
     assert (outcome.source, outcome.elapsed) == (4, 5.5)
     assert sorted(backend.cancelled) == [1, 2, 3]
 
 
 @loops
-def test_a_call_that_fails_is_followed_by_the_next_one_at_once(runs):
-    outcome, backend, heard = asked(runs, (0.25, Down("a")), 0.5)
+def test_failed_call_starts_the_next_at_once(runs):
+    outcome, backend, recorder = hedged_call(runs, (0.25, Down("a")), 0.5)
     assert backend.began == [0.0, 0.25]
     assert (outcome.value, outcome.elapsed) == ("answer 2", 0.75)
     assert [str(each) for each in outcome.failures] == ["a"]
-    assert heard.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
-    assert heard.events[0].error is outcome.failures[0]
+    assert recorder.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
+    assert recorder.events[0].error is outcome.failures[0]
 
 
 @loops
 def test_delay_restarts_after_a_failure(runs):
-    _, backend, _ = asked(runs, (0.25, Down()), 60.0, 0.0, max_hedges=2)
+    _, backend, _ = hedged_call(runs, (0.25, Down()), 60.0, 0.0, max_hedges=2)
     assert backend.began == [0.0, 0.25, 1.25]
 
 
 @loops
-def test_a_hedge_that_fails_leaves_the_first_call_alone(runs):
-    outcome, backend, heard = asked(runs, 3.0, (0.5, Down("b")))
+def test_failed_hedge_leaves_the_first_call_running(runs):
+    outcome, backend, recorder = hedged_call(runs, 3.0, (0.5, Down("b")))
     assert (outcome.value, outcome.source, outcome.elapsed) == ("answer 1", 1, 3.0)
     assert [type(each) for each in outcome.failures] == [Down]
     assert backend.running == 0
-    assert heard.kinds == [HedgeStarted, AttemptFailed]
-    assert (heard.events[1].number, str(heard.events[1].error)) == (2, "b")
+    assert recorder.kinds == [HedgeStarted, AttemptFailed]
+    assert (recorder.events[1].number, str(recorder.events[1].error)) == (2, "b")
 
 
 @loops
-def test_without_a_delay_all_are_asked_at_once(runs):
-    outcome, backend, _ = asked(runs, 60.0, 2.0, 60.0, delay=0, max_hedges=2)
+def test_delay_of_zero_starts_all_calls_at_once(runs):
+    outcome, backend, _ = hedged_call(runs, 60.0, 2.0, 60.0, delay=0, max_hedges=2)
     assert backend.began == [0.0, 0.0, 0.0]
     assert (outcome.source, outcome.elapsed) == (2, 2.0)
 
 
 @loops
-def test_of_two_answers_at_one_moment_that_of_the_call_started_first_counts(runs):
-    outcome, backend, heard = asked(runs, 2.0, 1.0)
+def test_earlier_call_wins_when_two_results_arrive_together(runs):
+    outcome, backend, recorder = hedged_call(runs, 2.0, 1.0)
     assert (outcome.value, outcome.source) == ("answer 1", 1)
-    assert (backend.running, heard.kinds) == (0, [HedgeStarted])
+    assert (backend.running, recorder.kinds) == (0, [HedgeStarted])
 
 
 @loops
-def test_where_one_fails_at_the_moment_when_another_answers_no_more_is_started(runs):
+def test_no_call_starts_when_failure_and_result_arrive_together(runs):
     takes = [(2.0, KeyError("first")), 0.5, 60.0]
-    outcome, backend, heard = asked(runs, *takes, delay=1.5, max_hedges=2, on=(Down,))
+    outcome, backend, recorder = hedged_call(runs, *takes, delay=1.5, max_hedges=2, on=(Down,))
     assert (outcome.value, backend.began) == ("answer 2", [0.0, 1.5])
-    assert heard.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
+    assert recorder.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
 
 
 @loops
-def test_a_delay_may_be_a_timedelta_and_a_function_need_not_be_asynchronous(runs):
-    outcome, *_ = asked(runs, 60.0, 0.0, delay=timedelta(seconds=2))
+def test_delay_can_be_a_timedelta_and_function_synchronous(runs):
+    outcome, *_ = hedged_call(runs, 60.0, 0.0, delay=timedelta(seconds=2))
     assert outcome.elapsed == 2.0
 
     async def main():
@@ -151,9 +151,9 @@ def test_a_delay_may_be_a_timedelta_and_a_function_need_not_be_asynchronous(runs
 
 
 @loops
-def test_when_all_fail_the_first_calls_failure_is_raised_with_the_others(runs):
+def test_failure_of_the_first_call_is_raised_with_the_others(runs):
     takes = [(5.0, Down("first")), (0.5, KeyError("second")), (0.25, OSError("third"))]
-    outcome, *_ = asked(runs, *takes, max_hedges=2)
+    outcome, *_ = hedged_call(runs, *takes, max_hedges=2)
     error = outcome.exception
     assert (type(error), str(error), outcome.source) == (Down, "first", None)
     assert [type(each) for each in error.__cause__.exceptions] == [KeyError, OSError]
@@ -165,11 +165,13 @@ def test_when_all_fail_the_first_calls_failure_is_raised_with_the_others(runs):
 
 
 @loops
-def test_what_no_other_call_can_mend_ends_the_call_at_once(runs):
-    outcome, backend, heard = asked(runs, 60.0, (0.5, KeyError("no such city")), on=(Down,))
+def test_failure_outside_of_on_ends_the_call_at_once(runs):
+    outcome, backend, recorder = hedged_call(
+        runs, 60.0, (0.5, KeyError("no such city")), on=(Down,)
+    )
     assert (type(outcome.exception), outcome.elapsed) == (KeyError, 1.5)
     assert (backend.cancelled, backend.running) == ([1], 0)
-    assert heard.kinds == [HedgeStarted]
+    assert recorder.kinds == [HedgeStarted]
     assert not hasattr(outcome.exception, "__notes__")
 
 
@@ -178,8 +180,8 @@ def odd(exc):
 
 
 @loops
-def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_error(runs):
-    outcome, backend, _ = asked(runs, 60.0, (0.5, Down("first")), on=odd)
+def test_predicate_that_raises_ends_the_call_with_the_failure_as_cause(runs):
+    outcome, backend, _ = hedged_call(runs, 60.0, (0.5, Down("first")), on=odd)
     assert (type(outcome.exception), outcome.elapsed) == (ZeroDivisionError, 1.5)
     assert type(outcome.exception.__cause__) is Down
     assert (outcome.attempts, outcome.source) == (2, None)
@@ -187,7 +189,7 @@ def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_
 
 
 @loops
-def test_the_error_of_a_predicate_is_raised_with_the_failure_behind_it(runs):
+def test_error_of_a_predicate_has_the_failure_as_cause(runs):
     clock = VirtualClock()
     backend = Backend(clock, (0.5, Down))
 
@@ -202,7 +204,7 @@ def test_the_error_of_a_predicate_is_raised_with_the_failure_behind_it(runs):
 @loops
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, MisuseError])
 @pytest.mark.parametrize("takes", [[60.0, None], [None, 60.0]], ids=["the hedge", "the call"])
-def test_what_ends_the_program_passes_and_closes_what_was_opened(runs, end, takes):
+def test_base_exception_passes_and_closes_all_calls(runs, end, takes):
     clock = VirtualClock()
     backend = Backend(clock, *[(1.5, end()) if each is None else each for each in takes])
     seen = []
@@ -227,22 +229,22 @@ def test_loser_with_failed_cleanup_is_reported(runs):
             except BaseException as exc:
                 raise Down("while it was closed") from exc
 
-    clock, heard = VirtualClock(), Heard()
+    clock, recorder = VirtualClock(), EventRecorder()
     backend = Stubborn(clock, 60.0, 0.5)
 
     async def main():
-        return await hedge(clock=clock, listeners=[heard]).outcome_async(backend.ask)
+        return await hedge(clock=clock, listeners=[recorder]).outcome_async(backend.ask)
 
     outcome = runs(main, clock)
     assert outcome.value == "answer 2"
-    assert heard.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
-    assert (heard.events[1].number, str(heard.events[1].error)) == (1, "while it was closed")
+    assert recorder.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
+    assert (recorder.events[1].number, str(recorder.events[1].error)) == (1, "while it was closed")
 
 
 @loops
 @pytest.mark.parametrize("takes", [[0.0], [60.0, 0.0], [(0.0, Down)] * 2, [(0.0, MisuseError)]])
 @pytest.mark.parametrize("on", [Exception, odd])
-def test_a_call_leaves_no_cycle(runs, takes, on):
+def test_call_leaves_no_cycle(runs, takes, on):
     clock, left = VirtualClock(), []
     made = hedge(clock=clock, on=on)
 
@@ -258,7 +260,7 @@ def test_a_call_leaves_no_cycle(runs, takes, on):
     assert min(left) == 0
 
 
-def test_a_call_whose_caller_is_cancelled_leaves_no_cycle():
+def test_call_of_a_cancelled_caller_leaves_no_cycle():
     made = hedge(60.0)
 
     async def cancelled():
@@ -277,7 +279,7 @@ def test_a_call_whose_caller_is_cancelled_leaves_no_cycle():
 
 
 @loops
-def test_no_longer_is_waited_than_the_deadline_leaves(runs):
+def test_wait_ends_with_the_deadline(runs):
     clock = VirtualClock()
     backend = Backend(clock, 60.0, 60.0)
 
@@ -296,7 +298,7 @@ def test_no_longer_is_waited_than_the_deadline_leaves(runs):
 
 
 @loops
-def test_a_hedge_for_which_nothing_is_left_is_not_started(runs):
+def test_hedge_without_remaining_time_is_not_started(runs):
     clock = VirtualClock()
     backend = Backend(clock, 60.0, (0.0, Down("late")))
 
@@ -309,7 +311,7 @@ def test_a_hedge_for_which_nothing_is_left_is_not_started(runs):
 
 
 @loops
-def test_a_failure_at_the_end_of_the_time_is_raised_as_it_is(runs):
+def test_failure_at_the_deadline_is_raised_unchanged(runs):
     clock = VirtualClock()
 
     def fails():
@@ -325,7 +327,7 @@ def test_a_failure_at_the_end_of_the_time_is_raised_as_it_is(runs):
 
 
 @loops
-def test_where_the_deadline_is_over_already_nothing_is_called(runs):
+def test_expired_deadline_prevents_the_call(runs):
     clock = VirtualClock()
     backend = Backend(clock, 0.0)
 
@@ -339,7 +341,7 @@ def test_where_the_deadline_is_over_already_nothing_is_called(runs):
 
 
 @loops
-def test_a_failure_stays_behind_the_deadline_that_came_after_it(runs):
+def test_deadline_error_has_the_earlier_failure_as_cause(runs):
     clock = VirtualClock()
     backend = Backend(clock, (0.5, Down("first")), 60.0)
 
@@ -355,20 +357,20 @@ def test_a_failure_stays_behind_the_deadline_that_came_after_it(runs):
 
 
 @loops
-def test_until_a_quantile_knows_enough_calls_none_is_hedged(runs):
+def test_no_call_is_hedged_before_the_quantile_has_enough_samples(runs):
     learned = Quantile(0.5, minimum=3)
     for took in (2.0, 3.0, 4.0):
-        outcome, backend, _ = asked(runs, took, 0.0, delay=learned)
+        outcome, backend, _ = hedged_call(runs, took, 0.0, delay=learned)
         assert (outcome.attempts, backend.began) == (1, [0.0])
-    outcome, backend, _ = asked(runs, 60.0, 0.5, delay=learned)
+    outcome, backend, _ = hedged_call(runs, 60.0, 0.5, delay=learned)
     assert backend.began == [0.0, 3.0]
 
 
 @loops
-def test_a_call_that_lost_is_learned_with_the_time_it_had_taken_by_then(runs):
+def test_losing_call_is_recorded_with_its_time_so_far(runs):
     learned = Quantile(0.5, minimum=1, initial=1.0)
-    asked(runs, 60.0, 0.25, delay=learned)
-    assert (learned.samples, learned.value()) == (1, 1.25)
+    hedged_call(runs, 60.0, 0.25, delay=learned)
+    assert learned.value() == 1.25
 
 
 class Ticking(VirtualClock):
@@ -390,16 +392,16 @@ def test_learned_time_of_the_winner_ends_with_its_own_result():
 
 
 @loops
-def test_a_call_that_failed_teaches_nothing_but_the_answer_does(runs):
+def test_failed_call_is_not_recorded_in_the_quantile(runs):
     learned = Quantile(0.5, minimum=1, initial=5.0)
-    asked(runs, (0.25, Down()), 2.0, delay=learned)
-    assert (learned.samples, learned.value()) == (1, 2.0)
-    asked(runs, (0.25, Down()), (0.5, Down()), delay=learned)
-    assert learned.samples == 1
+    hedged_call(runs, (0.25, Down()), 2.0, delay=learned)
+    assert learned.value() == 2.0
+    hedged_call(runs, (0.25, Down()), (0.5, Down()), delay=learned)
+    assert learned.value() == 2.0
 
 
-def test_where_every_twentieth_call_is_slow_the_delay_does_not_sink():
-    """Winners alone are fast: learned from those it would be the delay of fast calls."""
+def test_delay_does_not_shrink_when_every_twentieth_call_is_slow():
+    """The delay learned from winners alone would be that of fast calls."""
     clock, learned = VirtualClock(), Quantile(0.9, minimum=20, initial=1.0, window=100)
     made = hedge(delay=learned, clock=clock)
     hedges = 0
@@ -420,7 +422,7 @@ def test_where_every_twentieth_call_is_slow_the_delay_does_not_sink():
 
 
 @loops
-def test_each_call_sees_the_context_of_the_caller_and_writes_to_its_own(runs):
+def test_each_call_copies_the_context_of_the_caller(runs):
     clock, user = VirtualClock(), ContextVar("user")
     seen = []
 
@@ -444,7 +446,7 @@ def test_each_call_sees_the_context_of_the_caller_and_writes_to_its_own(runs):
 
 
 @loops
-def test_around_a_template_each_call_has_its_own_attempts(runs):
+def test_hedge_around_a_template_gives_each_call_its_own_attempts(runs):
     clock, attempts = VirtualClock(), []
     template = RetryTemplate(SimpleRetryPolicy(3), NoBackoff(), clock=clock)
 
@@ -472,7 +474,7 @@ def test_inside_a_template_each_attempt_is_hedged(runs):
 
 
 @loops
-def test_a_loser_is_no_failure_to_the_circuit_breaker_inside(runs):
+def test_losing_call_is_not_a_failure_of_the_inner_breaker(runs):
     clock = VirtualClock()
     backend = Backend(clock, 60.0, 0.5)
     breaker = CircuitBreaker("backend", window=Consecutive(1), clock=clock)
@@ -482,7 +484,7 @@ def test_a_loser_is_no_failure_to_the_circuit_breaker_inside(runs):
 
 
 @loops
-def test_a_timeout_around_it_cuts_all_of_them(runs):
+def test_timeout_around_a_hedge_cuts_all_calls(runs):
     clock = VirtualClock()
     backend = Backend(clock, 60.0, 60.0)
     call = Timeout(1.5, on_timeout="no answer", clock=clock).wrap(
@@ -493,7 +495,7 @@ def test_a_timeout_around_it_cuts_all_of_them(runs):
 
 
 @loops
-def test_one_hedge_in_another(runs):
+def test_hedge_inside_a_hedge_multiplies_calls(runs):
     clock = VirtualClock()
     backend = Backend(clock, 60.0, 60.0, 60.0, 0.25)
     call = hedge(delay=5.0, clock=clock).wrap(hedge(delay=1.0, clock=clock).wrap(backend.ask))
@@ -506,7 +508,7 @@ def test_one_hedge_in_another(runs):
 
 
 @loops
-def test_a_snapshot_counts_and_what_a_listener_raises_changes_nothing(runs):
+def test_snapshot_counts_and_listener_errors_change_nothing(runs):
     clock = VirtualClock()
     backend = Backend(clock, 0.5, 60.0, 0.5, 1.5, 60.0)
 
@@ -532,19 +534,19 @@ def test_a_snapshot_counts_and_what_a_listener_raises_changes_nothing(runs):
 
 
 @loops
-def test_an_event_says_which_call_it_is_about(runs):
-    outcome, _, heard = asked(runs, 60.0, 60.0, 0.5, max_hedges=2)
+def test_event_names_its_call(runs):
+    outcome, _, recorder = hedged_call(runs, 60.0, 60.0, 0.5, max_hedges=2)
     assert outcome.source == 3
-    told = [(type(each), each.name, each.number) for each in heard.events]
-    assert told == [
+    calls = [(type(each), each.name, each.number) for each in recorder.events]
+    assert calls == [
         (HedgeStarted, "hedge", 2),
         (HedgeStarted, "hedge", 3),
         (HedgeWon, "hedge", 3),
     ]
-    assert heard.events[-1].started == 3
+    assert recorder.events[-1].started == 3
 
 
-def test_it_is_a_strategy_and_keeps_the_name_of_what_it_wraps():
+def test_hedge_is_a_strategy_and_keeps_the_name_of_the_function():
     async def ask(city):
         """Ask."""
 
@@ -556,7 +558,7 @@ def test_it_is_a_strategy_and_keeps_the_name_of_what_it_wraps():
 # -- rejections ------------------------------------------------------------------------------------
 
 
-def test_it_has_to_be_said_that_the_call_may_be_made_more_than_once():
+def test_hedge_requires_idempotent_true():
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'idempotent'"):
         Hedge(0.05)
     with pytest.raises(ValueError, match="idempotent must be True, got False: a hedge makes the"):
@@ -564,7 +566,7 @@ def test_it_has_to_be_said_that_the_call_may_be_made_more_than_once():
     assert Hedge(idempotent=True).delay == 0.05
 
 
-def test_a_hedge_cannot_be_changed():
+def test_hedge_is_frozen():
     for made, name in ((hedge(), "delay"), (Quantile(0.5), "q")):
         with pytest.raises(AttributeError):
             setattr(made, name, 0.7)
@@ -586,7 +588,7 @@ def test_a_hedge_cannot_be_changed():
         ({"on": 17}, "17"),
         ({"budget": 17}, "budget must be a RetryBudget or None, got 17"),
         ({"executor": 17}, "executor must be an object with the methods submit, got 17"),
-        ({"name": ""}, "name must be a non-empty str"),
+        ({"name": ""}, "name must be a non-blank str"),
         ({"listeners": [17]}, "listeners"),
         ({"clock": 17}, "clock must"),
     ],
@@ -602,7 +604,7 @@ TAKES = st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=2, max_s
 
 
 def timetable(takes, delay):
-    """When each call begins, who answers, and when all is over: the rules, written again."""
+    """The start of each call, the winner and the end: the rules, implemented independently."""
     now, begins, ends, failed = 0.0, [0.0], {0: takes[0][0]}, set()
     while True:
         last = len(begins) == len(takes)
@@ -622,7 +624,7 @@ def timetable(takes, delay):
 
 
 @given(TAKES, st.integers(1, 8), st.sampled_from([in_asyncio, in_trio]))
-def test_whatever_the_calls_do_they_run_as_the_timetable_says(takes, delay, runs):
+def test_calls_follow_the_timetable_for_any_durations(takes, delay, runs):
     # No two things happen at one moment: each call takes a fraction that none of the others has.
     takes = [(took + 2.0 ** -(number + 3), fine) for number, (took, fine) in enumerate(takes)]
     clock = VirtualClock()

@@ -1,4 +1,4 @@
-"""What is left of a deadline as clients take it; the real ones, and a server that never answers."""
+"""The remaining time of a deadline as timeouts of real clients, with a silent server."""
 
 import asyncio
 import math
@@ -44,7 +44,7 @@ def clock():
 
 
 def phases(timeout):
-    """The limits that a helper gave, by name."""
+    """The limits that a helper returned, by name."""
     if isinstance(timeout, httpx.Timeout):
         return timeout.as_dict()
     if isinstance(timeout, aiohttp.ClientTimeout):
@@ -56,7 +56,7 @@ def phases(timeout):
 
 
 @pytest.mark.statement("S4-12")
-def test_each_phase_has_a_limit_of_its_own():
+def test_each_phase_has_its_own_limit():
     five_thirty = {"connect": 5.0, "read": 30.0}
     assert phases(httpx_timeout()) == {**five_thirty, "write": 5.0, "pool": 10.0}
     assert phases(requests_timeout()) == five_thirty
@@ -76,7 +76,7 @@ def test_each_phase_has_a_limit_of_its_own():
 
 @pytest.mark.statement("S1-35")
 @pytest.mark.statement("S1-42")
-def test_each_phase_is_its_own_limit_or_what_is_left(clock):
+def test_each_phase_is_limited_by_the_remaining_time(clock):
     with Deadline(7.0, clock=clock):
         clock.advance(0.5)
         assert phases(httpx_timeout()) == {"connect": 5.0, "read": 6.5, "write": 5.0, "pool": 6.5}
@@ -96,7 +96,7 @@ times = st.none() | st.floats(min_value=0.001, max_value=1e6)
 
 @pytest.mark.statement("S1-32")
 @given(own=times, outer=times, inner=times)
-def test_no_limit_is_longer_than_its_own_or_what_any_deadline_has_left(own, outer, inner):
+def test_no_limit_exceeds_its_own_or_the_remaining_time(own, outer, inner):
     clock, endless = VirtualClock(), math.inf
     with (
         Deadline(endless if outer is None else outer, clock=clock),
@@ -108,7 +108,7 @@ def test_no_limit_is_longer_than_its_own_or_what_any_deadline_has_left(own, oute
 
 @pytest.mark.statement("S1-34")
 @helpers
-def test_a_deadline_that_is_given_wins_over_the_one_in_force(helper, own, clock):
+def test_deadline_argument_precedes_the_current_deadline(helper, own, clock):
     given_one = Deadline.after(3.0, clock=clock)
     with Deadline(1.0, clock=clock), Deadline(2.0, clock=clock):
         assert max(phases(helper(**own)).values()) == 1.0, "the nearest"
@@ -118,7 +118,7 @@ def test_a_deadline_that_is_given_wins_over_the_one_in_force(helper, own, clock)
 
 @pytest.mark.statement("S1-33")
 @helpers
-def test_with_too_little_left_the_call_is_not_made(helper, own, clock):
+def test_call_without_enough_time_is_not_made(helper, own, clock):
     with Deadline(1.0, kind="request", clock=clock):
         clock.advance(0.97)
         with pytest.raises(DeadlineExceededError, match=r"0\.03 seconds are left") as raised:
@@ -128,7 +128,7 @@ def test_with_too_little_left_the_call_is_not_made(helper, own, clock):
 
 
 @helpers
-def test_time_that_goes_by_meanwhile_makes_no_limit_of_0_which_means_none(helper, own):
+def test_time_passing_meanwhile_never_makes_a_limit_of_0(helper, own):
     class Goes(VirtualClock):
         def monotonic(self):
             self.advance(0.5)
@@ -172,7 +172,7 @@ def test_wrong_own_limit_is_rejected(seconds):
 
 @pytest.fixture(scope="module")
 def silent():
-    """Connections are made, by the system; no reader takes the data."""
+    """An address whose connections are accepted by the system and never read."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
 
@@ -208,7 +208,7 @@ clients = pytest.mark.parametrize("client", CLIENTS, ids=[each.__name__ for each
 
 
 def called(around, client, url):
-    """Call through something, in a loop where it has to be awaited."""
+    """Call through a strategy, in a loop if the call is asynchronous."""
     if asyncio.iscoroutinefunction(client):
         return asyncio.run(around.call_async(client, url))
     return around.call(client, url)
@@ -216,14 +216,14 @@ def called(around, client, url):
 
 @clients
 @pytest.mark.statement("S1-35")
-def test_a_call_that_is_never_answered_ends_with_the_deadline(client, silent):
+def test_unanswered_call_ends_with_the_deadline(client, silent):
     with pytest.raises(DeadlineExceededError) as raised:
         called(Timeout(0.03, kind="partner read"), client, silent)
     assert (raised.value.kind, raised.value.limit) == ("partner read", 0.03)
 
 
 @clients
-def test_in_a_template_the_deadline_is_why_no_attempt_follows(client, silent):
+def test_deadline_ends_the_retries_of_a_template(client, silent):
     template = RetryTemplate(SimpleRetryPolicy(99))
     with pytest.raises(DeadlineExceededError) as raised:
         called(Timeout(0.03, kind="request"), template.wrap(client), silent)
@@ -245,7 +245,7 @@ def test_in_a_template_the_deadline_is_why_no_attempt_follows(client, silent):
     ],
     ids=["httpx", "requests"],
 )
-def test_a_limit_of_the_client_that_is_over_first_is_the_clients(call, error, silent):
+def test_client_limit_that_expires_first_keeps_its_kind(call, error, silent):
     with pytest.raises(error) as raised:
         Timeout(60.0, kind="request").call(call, silent)
     assert timeout_kind(raised.value) == "partner read"

@@ -1,4 +1,4 @@
-"""Calls over HTTP, made by the real libraries to a real server, on a clock that is not."""
+"""Calls over HTTP by real clients to a real server, on a virtual clock."""
 
 import asyncio
 import socket
@@ -41,8 +41,8 @@ from tests.support.http_service import (
     URLLIB,
     Page,
     every_client,
-    that_tells,
     with_each,
+    with_method,
 )
 from tests.support.postgres import free_port
 
@@ -51,8 +51,8 @@ NORMAL = FixedBackoff(1000.0)
 """A wait that must not happen."""
 
 
-class Asked(Page):
-    """A path of the shop, and how its calls went."""
+class Service(Page):
+    """A path of the shop, and the outcomes of its calls."""
 
     def by(self, client, method="GET", headers=None, **settings):
         """The outcome of one call through a template."""
@@ -65,11 +65,11 @@ class Asked(Page):
 
 
 @pytest.fixture
-def asked(server):
-    return Asked(server)
+def service(server):
+    return Service(server)
 
 
-def told(status, after, **headers):
+def rejected(status, after, **headers):
     return status, {"Retry-After": str(after), **headers}
 
 
@@ -83,18 +83,20 @@ def in_seconds(seconds):
 @every_client
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.statement("S3-09")
-def test_a_retry_comes_when_the_server_said(asked, client, status):
-    asked.answers(told(status, 17), told(status, 3))
-    assert asked.by(client).attempts == 3
-    assert asked.times == [0.0, 17.0, 20.0]
+def test_retry_waits_for_retry_after(service, client, status):
+    service.answers(rejected(status, 17), rejected(status, 3))
+    assert service.by(client).attempts == 3
+    assert service.times == [0.0, 17.0, 20.0]
 
 
 @every_client
 @pytest.mark.statement("S3-09")
-def test_a_retry_comes_at_the_date_that_the_server_named(asked, client):
-    asked.answers(told(503, in_seconds(30), Date=in_seconds(0)), told(503, in_seconds(50)))
-    assert asked.by(client).attempts == 3
-    assert asked.times == [0.0, 30.0, 50.0]
+def test_retry_waits_until_the_date_of_the_server(service, client):
+    service.answers(
+        rejected(503, in_seconds(30), Date=in_seconds(0)), rejected(503, in_seconds(50))
+    )
+    assert service.by(client).attempts == 3
+    assert service.times == [0.0, 30.0, 50.0]
 
 
 @every_client
@@ -102,57 +104,57 @@ def test_a_retry_comes_at_the_date_that_the_server_named(asked, client):
 def test_callers_with_the_same_retry_after_return_apart_and_never_early(server, client):
     came = []
     for seed in range(8):
-        asked = Asked(server)
-        asked.answers(told(429, 30))
-        template = http_retry(backoff=NORMAL, idempotent=True, clock=asked.clock, jitter=0.5)
-        asked.through(client, template.with_(random=Random(seed)))
-        came.append(asked.times[1])
+        service = Service(server)
+        service.answers(rejected(429, 30))
+        template = http_retry(backoff=NORMAL, idempotent=True, clock=service.clock, jitter=0.5)
+        service.through(client, template.with_(random=Random(seed)))
+        came.append(service.times[1])
     assert all(30.0 <= at <= 45.0 for at in came)
     assert len(set(came)) == len(came)
 
 
 @every_client
-def test_wait_above_the_limit_is_rejected_with_retry_after(asked, client):
-    asked.answers(told(429, 86_400))
-    outcome = asked.by(client, give_up_above=120.0)
-    assert (outcome.attempts, asked.clock.sleeps) == (1, [])
+def test_wait_above_the_limit_is_rejected_with_retry_after(service, client):
+    service.answers(rejected(429, 86_400))
+    outcome = service.by(client, give_up_above=120.0)
+    assert (outcome.attempts, service.clock.sleeps) == (1, [])
     assert outcome.exception.retry_after == 86_400.0
     assert "86400 s" in outcome.exception.__notes__[0]
 
 
 @every_client
-def test_wait_beyond_the_deadline_is_rejected_with_retry_after(asked, client):
-    asked.answers(told(503, 40))
-    with Deadline(30.0, clock=asked.clock):
-        outcome = asked.by(client)
-    assert (outcome.attempts, asked.clock.sleeps) == (1, [])
+def test_wait_beyond_the_deadline_is_rejected_with_retry_after(service, client):
+    service.answers(rejected(503, 40))
+    with Deadline(30.0, clock=service.clock):
+        outcome = service.by(client)
+    assert (outcome.attempts, service.clock.sleeps) == (1, [])
     assert isinstance(outcome.exception, DeadlineExceededError)
     assert outcome.exception.__cause__.retry_after == 40.0
 
 
 @every_client
-def test_without_a_hint_the_backoff_says_how_long(asked, client):
-    asked.answers(500, told(503, "soon"))
-    assert asked.by(client, backoff=FixedBackoff(5.0)).attempts == 3
-    assert asked.times == [0.0, 5.0, 10.0]
+def test_backoff_applies_without_a_hint(service, client):
+    service.answers(500, rejected(503, "soon"))
+    assert service.by(client, backoff=FixedBackoff(5.0)).attempts == 3
+    assert service.times == [0.0, 5.0, 10.0]
 
 
 @every_client
 @pytest.mark.statement("S3-24")
-def test_no_other_backoff_makes_it_come_earlier(asked, client):
-    asked.answers(told(429, 30))
-    impatient = http_retry(idempotent=True, clock=asked.clock).with_(backoff=NoBackoff())
-    outcome = asked.through(client, impatient)
-    assert len(asked.requests) == 1
+def test_shorter_backoff_does_not_precede_retry_after(service, client):
+    service.answers(rejected(429, 30))
+    impatient = http_retry(idempotent=True, clock=service.clock).with_(backoff=NoBackoff())
+    outcome = service.through(client, impatient)
+    assert len(service.requests) == 1
     assert isinstance(outcome.exception, Rejected)
     assert (outcome.exception.name, outcome.exception.retry_after) == ("Retry-After", 30.0)
 
 
 @pytest.mark.statement("S3-24")
-def test_another_backoff_may_wait_longer(asked):
-    asked.answers(told(429, 30))
-    slow = http_retry(clock=asked.clock).with_(backoff=FixedBackoff(31.0))
-    assert asked.through(HTTPX, slow).attempts == 2
+def test_longer_backoff_is_waited(service):
+    service.answers(rejected(429, 30))
+    slow = http_retry(clock=service.clock).with_(backoff=FixedBackoff(31.0))
+    assert service.through(HTTPX, slow).attempts == 2
 
 
 # What is retried.
@@ -164,21 +166,21 @@ def test_another_backoff_may_wait_longer(asked):
     [(500, 2), (502, 2), (504, 2), (408, 2), (400, 1), (401, 1), (403, 1), (404, 1), (422, 1)],
 )
 @pytest.mark.statement("S3-06")
-def test_the_status_decides(asked, client, status, attempts):
-    asked.answers(status)
-    assert asked.by(client).attempts == len(asked.requests) == attempts
+def test_status_decides(service, client, status, attempts):
+    service.answers(status)
+    assert service.by(client).attempts == len(service.requests) == attempts
 
 
 @every_client
 @pytest.mark.statement("S3-06")
-def test_a_connection_that_is_reset_is_tried_again(asked, client):
-    asked.answers(RESET, RESET)
-    outcome = asked.by(client, "POST")  # a lost GET aiohttp makes once more by itself
+def test_reset_connection_is_retried(service, client):
+    service.answers(RESET, RESET)
+    outcome = service.by(client, "POST")  # a lost GET aiohttp makes once more by itself
     assert outcome.exception is None
-    assert len(asked.requests) == outcome.attempts == 3
+    assert len(service.requests) == outcome.attempts == 3
 
 
-@that_tells
+@with_method
 @pytest.mark.parametrize(
     ("method", "headers", "attempts"),
     [
@@ -195,32 +197,32 @@ def test_a_connection_that_is_reset_is_tried_again(asked, client):
     ],
 )
 @pytest.mark.statement("S3-07", "S3-23")
-def test_the_method_and_the_key_decide(asked, client, method, headers, attempts):
-    asked.answers(503)
-    outcome = asked.by(client, method, headers, idempotent=False)
-    assert outcome.attempts == len(asked.requests) == attempts
+def test_method_and_key_decide(service, client, method, headers, attempts):
+    service.answers(503)
+    outcome = service.by(client, method, headers, idempotent=False)
+    assert outcome.attempts == len(service.requests) == attempts
 
 
 @with_each(HTTPX, REQUESTS)
 @pytest.mark.parametrize(("method", "attempts"), [("GET", 2), ("POST", 1)])
 @pytest.mark.statement("S3-07", "S3-23")
-def test_the_method_decides_without_an_answer_too(asked, client, method, attempts):
-    asked.answers(RESET)
-    assert asked.by(client, method, idempotent=False).attempts == attempts
+def test_method_decides_without_a_response(service, client, method, attempts):
+    service.answers(RESET)
+    assert service.by(client, method, idempotent=False).attempts == attempts
 
 
 @pytest.mark.parametrize(("method", "attempts"), [("PATCH", 1), ("PUT", 2)])
 @pytest.mark.statement("S3-07", "S3-23")
-def test_method_of_aiohttp_decides_without_an_answer_too(asked, method, attempts):
-    asked.answers(RESET, RESET)  # aiohttp sends some methods a second time by itself
-    assert asked.by(AIOHTTP, method, idempotent=False).attempts == attempts
+def test_method_of_aiohttp_decides_without_a_response(service, method, attempts):
+    service.answers(RESET, RESET)  # aiohttp sends some methods a second time by itself
+    assert service.by(AIOHTTP, method, idempotent=False).attempts == attempts
 
 
 # Attempts that are cancelled at their limit.
 
 
 async def never(request):
-    """A transport's answer that does not come."""
+    """A transport that never responds."""
     await sleep_for_ever()
 
 
@@ -366,37 +368,35 @@ def test_redirected_post_that_is_cancelled_is_not_retried():
     ],
 )
 @pytest.mark.statement("S3-23")
-def test_what_does_not_say_its_method_is_not_made_again_unless_it_may(
-    server, client, method, answer
-):
+def test_request_without_method_is_repeated_only_if_idempotent(server, client, method, answer):
     for declared, attempts in ((False, 1), (True, 2)):
-        asked = Asked(server)
-        asked.answers(answer)
-        assert asked.by(client, method, idempotent=declared).attempts == attempts
+        service = Service(server)
+        service.answers(answer)
+        assert service.by(client, method, idempotent=declared).attempts == attempts
 
 
 @every_client
 @pytest.mark.statement("S3-07", "S3-23")
-def test_what_was_never_sent_may_be_sent_whatever_it_is(asked, client):
-    template = http_retry(3, NORMAL, clock=asked.clock)
-    nobody = f"http://127.0.0.1:{free_port()}/"
-    assert client.outcome(template, "POST", nobody, {}).attempts == 3
+def test_request_never_sent_is_repeated_with_any_method(service, client):
+    template = http_retry(3, NORMAL, clock=service.clock)
+    unreachable = f"http://127.0.0.1:{free_port()}/"
+    assert client.outcome(template, "POST", unreachable, {}).attempts == 3
 
 
-@that_tells
+@with_method
 @pytest.mark.statement("S3-23")
-def test_a_redirect_does_not_make_a_post_a_get(asked, client):
-    asked.answers((303, {"Location": asked.path}), 503)
-    assert asked.by(client, "POST", idempotent=False).attempts == 1
-    assert [method for method, _ in asked.requests] == ["POST", "GET"]
+def test_redirect_does_not_turn_post_into_get(service, client):
+    service.answers((303, {"Location": service.path}), 503)
+    assert service.by(client, "POST", idempotent=False).attempts == 1
+    assert [method for method, _ in service.requests] == ["POST", "GET"]
 
 
-def test_the_key_may_have_another_name(asked):
-    asked.answers(503)
+def test_key_header_can_have_another_name(service):
+    service.answers(503)
     named = {"Request-Id": "17"}
-    assert asked.by(HTTPX, "POST", named, idempotent=False).attempts == 1
-    asked.answers(503)
-    outcome = asked.by(HTTPX, "POST", named, idempotent=False, key_header="Request-Id")
+    assert service.by(HTTPX, "POST", named, idempotent=False).attempts == 1
+    service.answers(503)
+    outcome = service.by(HTTPX, "POST", named, idempotent=False, key_header="Request-Id")
     assert outcome.attempts == 2
 
 
@@ -416,13 +416,13 @@ def raising(failure):
 
 
 @pytest.mark.statement("S3-23")
-def test_every_call_in_a_group_must_be_one_that_may_be_made_again():
+def test_every_call_of_a_group_must_be_repeatable():
     assert attempts_at(ExceptionGroup("parts", [failed("GET"), failed("PUT")])) == 2
     assert attempts_at(ExceptionGroup("parts", [failed("GET"), failed("POST")])) == 1
     assert attempts_at(ExceptionGroup("parts", [failed("GET"), failed("GET", 404)])) == 1
 
 
-def test_the_request_may_be_that_of_a_cause():
+def test_request_of_a_cause_is_used():
     for method, attempts in (("GET", 2), ("POST", 1)):
         failure = ConnectionError("no stock")
         failure.__cause__ = failed(method)
@@ -437,11 +437,11 @@ def test_history_of_another_type_has_no_redirects(history):
 
 
 @pytest.mark.statement("S3-20")
-def test_a_bug_is_not_retried_however_the_call_is_declared():
+def test_programming_error_is_not_retried():
     assert attempts_at(TypeError("bug"), idempotent=True) == 1
 
 
-def test_it_waits_as_is_usual_over_http_where_nothing_is_said():
+def test_default_backoff_is_used_without_a_hint():
     clock = VirtualClock()
     http_retry(clock=clock, random=Random(1)).outcome(raising, failed("GET"))
     assert len(clock.sleeps) == 4
@@ -449,19 +449,19 @@ def test_it_waits_as_is_usual_over_http_where_nothing_is_said():
     assert all(0 <= delay <= top for delay, top in zip(clock.sleeps, ceilings, strict=True))
 
 
-def test_the_template_takes_the_settings_of_one():
+def test_template_accepts_template_settings():
     class Recorded(RetryListener):
         closed = 0
 
         def close(self, context, exception):
             self.closed += 1
 
-    told = Recorded()
-    template = http_retry(name="shop", listeners=[told])
+    listener = Recorded()
+    template = http_retry(name="shop", listeners=[listener])
     assert isinstance(template, RetryTemplate)
     assert template.name == "shop"
     template.call(int, "1")
-    assert told.closed == 1
+    assert listener.closed == 1
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_the_template_takes_the_settings_of_one():
     [
         ({"max_attempts": 0}, ValueError, "max_attempts must be an int >= 1, got 0"),
         ({"idempotent": "yes"}, TypeError, "idempotent must be True or False, got 'yes'"),
-        ({"key_header": ""}, TypeError, "key_header must be a non-empty str"),
+        ({"key_header": ""}, TypeError, "key_header must be a non-blank str"),
         (
             {"retryable": (OSError,)},
             TypeError,
@@ -502,5 +502,5 @@ class TestGuard(GuardConformance):
         return http_retry().guards[0]
 
 
-def test_the_classifier_is_that_of_what_may_pass():
+def test_policy_uses_the_transient_classifier():
     assert http_retry().policy.classifier.of is TRANSIENT_ERRORS

@@ -1,4 +1,4 @@
-"""The key of an operation: when it is the same, when another, and what is not retried without."""
+"""The key of an operation: its identity, and rejected retries without a key."""
 
 import asyncio
 import contextvars
@@ -36,11 +36,11 @@ from tests.support.gc_probe import left_by
 
 
 class Down(Exception):
-    """What every call fails with."""
+    """The error of every call."""
 
 
 class Asking:
-    """A function that asks for its key and fails; ``keys`` are those that it got."""
+    """A function that requests its key and fails; ``keys`` are the received ones."""
 
     def __init__(self, *label):
         self.label = label
@@ -74,7 +74,7 @@ def numbered():
 
 
 @pytest.mark.statement("S3-08")
-def test_the_key_is_made_once_per_call_and_is_the_same_on_every_attempt(asking):
+def test_key_is_made_once_per_call_and_kept_over_attempts(asking):
     template = RetryTemplate(SimpleRetryPolicy(4))
     for _ in range(2):
         template.outcome(asking)
@@ -85,7 +85,7 @@ def test_the_key_is_made_once_per_call_and_is_the_same_on_every_attempt(asking):
 
 
 @pytest.mark.statement("S3-08")
-def test_the_header_is_that_of_the_standard_and_the_same_on_every_attempt():
+def test_header_is_the_standard_one_and_kept_over_attempts():
     source, headers = numbered(), []
 
     def post():
@@ -129,16 +129,16 @@ def by_wrapped_generator(template, asking):
     next(generates())
 
 
-@pytest.mark.parametrize("way", [by_call, by_execute, by_wrap, by_blocks, by_wrapped_generator])
+@pytest.mark.parametrize("driver", [by_call, by_execute, by_wrap, by_blocks, by_wrapped_generator])
 @pytest.mark.parametrize(
     "settings",
     [{}, {"backoff": FixedBackoff(1.0)}, {"listeners": [RetryListener()], "attempt_timeout": 60}],
     ids=["inline", "waiting", "by the engine"],
 )
-def test_key_is_the_same_for_each_entry_point(way, settings, asking):
+def test_key_is_the_same_for_each_entry_point(driver, settings, asking):
     template = RetryTemplate(**{"backoff": NoBackoff(), "clock": VirtualClock()} | settings)
     with pytest.raises(Down):
-        way(template, asking)
+        driver(template, asking)
     assert len(asking.keys) == 3
     assert len(set(asking.keys)) == 1
 
@@ -194,18 +194,18 @@ def test_child_tasks_share_the_key():
     assert first == second
 
 
-def test_the_recovery_has_the_key_too(asking):
+def test_recovery_has_the_key(asking):
     recovered = RetryTemplate().execute(asking, recovery=lambda context: idempotency_key())
     assert {recovered} == set(asking.keys)
 
 
 @pytest.mark.parametrize("ask", [idempotency_key, idempotency_header])
-def test_outside_of_every_execution_there_is_no_key(ask):
+def test_key_outside_of_an_execution_is_misuse(ask):
     with pytest.raises(MisuseError, match="every call would make another key"):
         ask()
 
 
-def test_the_key_of_a_request_that_came_in_can_be_handed_on():
+def test_incoming_key_can_be_forwarded():
     def handle(context):
         context.attributes["idempotency_key"] = "from the client"
         return idempotency_key()
@@ -213,7 +213,7 @@ def test_the_key_of_a_request_that_came_in_can_be_handed_on():
     assert RetryTemplate().execute(handle) == "from the client"
 
 
-def test_a_request_that_came_in_without_a_key_gets_one_of_its_own():
+def test_request_without_incoming_key_gets_its_own():
     def handle(context):
         context.attributes["idempotency_key"] = None
         return idempotency_key()
@@ -222,18 +222,18 @@ def test_a_request_that_came_in_without_a_key_gets_one_of_its_own():
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "ä", 17, None], ids=repr)
-def test_what_no_header_can_carry_is_no_key(key):
-    with pytest.raises(ValueError, match="idempotency_key must be a text of printable ASCII, got"):
+def test_key_that_no_header_can_hold_is_rejected(key):
+    with pytest.raises(ValueError, match="idempotency_key must be a string of printable ASCII"):
         RetryTemplate(SimpleRetryPolicy(1)).call(lambda: idempotency_key(source=lambda: key))
 
 
 @pytest.mark.parametrize("label", ["", 17])
-def test_a_label_is_a_text(label):
+def test_label_must_be_a_string(label):
     with pytest.raises(TypeError, match="label must be"):
         idempotency_key(label)
 
 
-def test_a_source_is_a_function():
+def test_source_must_be_callable():
     with pytest.raises(TypeError, match="source must be callable, got 'k-17'"):
         idempotency_key(source="k-17")
 
@@ -247,15 +247,15 @@ def deliver(template, asking, key="order-17"):
 
 
 @pytest.mark.statement("S1-82")
-def test_a_redelivery_has_the_same_key(asking):
+def test_redelivery_has_the_same_key(asking):
     template = RetryTemplate(SimpleRetryPolicy(3), name="charge")
     deliver(template, asking)
     deliver(template, asking)
     assert len(set(asking.keys)) == 1
 
 
-def test_another_process_has_the_same_key_although_nothing_was_written_down():
-    """As after a crash of the first holder of the key."""
+def test_key_is_the_same_in_another_process_without_a_store():
+    """As after a crash of the first worker."""
     keys = []
     for cache in (MemoryRetryContextCache(), MemoryRetryContextCache()):
         template = RetryTemplate(cache=cache, name="charge")
@@ -263,21 +263,21 @@ def test_another_process_has_the_same_key_although_nothing_was_written_down():
     assert keys[0] == keys[1] == "4d10a704-44ce-55ef-91b7-e327b9367e3a"
 
 
-def test_other_messages_and_other_templates_have_other_keys(asking):
+def test_other_messages_and_templates_have_other_keys(asking):
     for name in ("charge", "refund"):
         for key in ("order-17", 17, ("order", 17), "\ud800"):
             deliver(RetryTemplate(name=name), asking, key)
     assert len(set(asking.keys)) == 8
 
 
-def test_the_key_stays_what_it_was_when_the_template_is_renamed(asking):
+def test_key_is_stored_and_kept_when_the_template_is_renamed(asking):
     cache = MemoryRetryContextCache()
     deliver(RetryTemplate(name="charge", cache=cache), asking)
     record = cache.peek("charge/s:order-17")
     assert record.attributes == {"idempotency_key": asking.keys[0]}
 
 
-def test_a_state_without_a_key_is_as_none(asking):
+def test_untracked_state_has_no_stable_key(asking):
     template = RetryTemplate(name="charge")
     for _ in range(2):
         with pytest.raises(Down):
@@ -285,7 +285,7 @@ def test_a_state_without_a_key_is_as_none(asking):
     assert len(set(asking.keys)) == 2
 
 
-def test_the_key_of_a_circuit_is_not_that_of_the_calls_through_it(asking):
+def test_circuit_key_is_not_the_key_of_its_calls(asking):
     circuit = CircuitBreakerRetryPolicy(SimpleRetryPolicy(9))
     template = RetryTemplate(circuit, name="billing")
     state = RetryState("billing", rollback_for=lambda error: False)
@@ -299,14 +299,14 @@ def test_the_key_of_a_circuit_is_not_that_of_the_calls_through_it(asking):
 # -- nesting ---------------------------------------------------------------------------------------
 
 
-def test_the_key_is_that_of_the_outermost_execution(asking):
+def test_key_belongs_to_the_outermost_execution(asking):
     inner = RetryTemplate(SimpleRetryPolicy(2))
     RetryTemplate(SimpleRetryPolicy(3)).outcome(lambda: inner.call(asking))
     assert len(asking.keys) == 6
     assert len(set(asking.keys)) == 1
 
 
-def test_a_named_template_inside_has_a_key_of_its_own_which_stays_the_same():
+def test_named_inner_template_has_its_own_stable_key():
     charging, mailing = Asking(), Asking()
     charge = RetryTemplate(SimpleRetryPolicy(2), name="charge")
     mail = RetryTemplate(SimpleRetryPolicy(2), name="mail")
@@ -333,7 +333,7 @@ def test_labels_distinguish_effects_of_one_operation():
     assert len(set(seen[0])) == 3
 
 
-def test_a_name_and_a_label_that_read_the_same_are_two():
+def test_name_and_label_with_the_same_text_have_different_keys():
     outer = RetryTemplate()
     key = "k-17"
 
@@ -345,7 +345,7 @@ def test_a_name_and_a_label_that_read_the_same_are_two():
     assert len({key, by_label, by_name}) == 3
 
 
-def test_the_nearest_execution_with_a_state_key_is_the_operation(asking):
+def test_nearest_execution_with_a_state_key_is_the_operation(asking):
     items = RetryTemplate(SimpleRetryPolicy(1), name="item")
 
     def all_items():
@@ -362,7 +362,7 @@ def test_the_nearest_execution_with_a_state_key_is_the_operation(asking):
     assert asking.keys == once[:1]
 
 
-def test_an_execution_begun_before_a_deadline_is_found_behind_it(asking):
+def test_execution_started_before_a_deadline_is_found(asking):
     RetryTemplate().outcome(lambda: Timeout(60.0).call(asking))
     assert len(set(asking.keys)) == 1
 
@@ -371,7 +371,7 @@ def test_an_execution_begun_before_a_deadline_is_found_behind_it(asking):
 
 
 @pytest.mark.statement("S1-82")
-def test_in_an_operation_the_key_is_the_operations_on_every_attempt_of_every_run(asking):
+def test_operation_key_is_used_on_every_attempt_of_every_run(asking):
     operations = Operations(name="payments")
     template = RetryTemplate(SimpleRetryPolicy(2))
     for _ in range(2):
@@ -384,7 +384,7 @@ def test_in_an_operation_the_key_is_the_operations_on_every_attempt_of_every_run
         operation.fail()
 
 
-def test_a_retry_around_an_operation_changes_nothing(asking):
+def test_retry_around_an_operation_keeps_its_key(asking):
     operations = Operations()
     RetryTemplate(SimpleRetryPolicy(3), name="outer").outcome(operations.call, "a", asking)
     Operations().idempotent(lambda: "a").wrap(lambda: None)()
@@ -394,7 +394,7 @@ def test_a_retry_around_an_operation_changes_nothing(asking):
     assert len(set(asking.keys)) == 1
 
 
-def test_an_execution_with_a_state_key_inside_an_operation_is_nearer():
+def test_execution_with_a_state_key_inside_an_operation_is_nearer():
     template = RetryTemplate(name="charge")
 
     def keyed():
@@ -403,7 +403,7 @@ def test_an_execution_with_a_state_key_inside_an_operation_is_nearer():
     assert Operations().call("another", keyed) == keyed()
 
 
-def test_after_the_operation_it_names_nothing_any_more():
+def test_operation_key_is_not_current_after_its_end():
     operations = Operations()
     operations.call("a", lambda: None)
     with operations.start_once("b") as operation:
@@ -412,9 +412,9 @@ def test_after_the_operation_it_names_nothing_any_more():
         idempotency_key()
 
 
-def test_a_coroutine_that_is_closed_in_an_operation_leaves_nothing_behind():
+def test_coroutine_closed_in_an_operation_leaves_no_current_key():
     async def suspended():
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def main():
         coroutine = Operations().call_async("a", suspended)
@@ -426,9 +426,9 @@ def test_a_coroutine_that_is_closed_in_an_operation_leaves_nothing_behind():
     asyncio.run(main())
 
 
-def test_a_coroutine_that_is_closed_gives_the_name_back_to_the_operation_around_it():
+def test_closed_coroutine_restores_the_key_of_the_outer_operation():
     async def suspended():
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def outer():
         before = idempotency_key()
@@ -441,7 +441,7 @@ def test_a_coroutine_that_is_closed_gives_the_name_back_to_the_operation_around_
     assert before == after
 
 
-def test_a_block_within_itself_is_no_circle():
+def test_operation_block_can_be_nested_in_itself():
     with Operations().start_once("a") as operation:
         with operation:
             assert idempotency_key() == operation.idempotency_key
@@ -450,7 +450,7 @@ def test_a_block_within_itself_is_no_circle():
             idempotency_key()
 
 
-def test_an_operation_may_be_left_in_a_copy_of_the_context():
+def test_operation_can_be_left_in_a_copy_of_the_context():
     operation = Operations().start_once("a")
     operation.__enter__()
     operation.complete()
@@ -463,7 +463,7 @@ def test_an_operation_may_be_left_in_a_copy_of_the_context():
     contextvars.copy_context().run(leave)
 
 
-def test_in_an_asynchronous_block_the_key_is_the_operations():
+def test_asynchronous_block_has_the_key_of_its_operation():
     async def main():
         async with await Operations().start_once_async("a") as operation:
             assert idempotency_key() == operation.idempotency_key
@@ -472,7 +472,7 @@ def test_in_an_asynchronous_block_the_key_is_the_operations():
     asyncio.run(main())
 
 
-def test_an_operation_in_an_operation_names_what_is_inside_of_it():
+def test_inner_operation_has_its_own_key():
     operations = Operations()
 
     def outer():
@@ -506,7 +506,7 @@ def failing(*_):
 
 
 @pytest.mark.statement("S0-34")
-def test_what_has_no_key_is_not_retried():
+def test_call_without_a_key_is_not_retried():
     outcome = guarded(name="payment").outcome(failing)
     assert outcome.attempts == 1
     assert type(outcome.exception) is IdempotencyRequiredError
@@ -517,7 +517,7 @@ def test_what_has_no_key_is_not_retried():
     )
 
 
-def test_a_request_that_came_in_without_a_key_is_not_retried():
+def test_request_without_incoming_key_is_not_retried():
     def handle(context):
         context.attributes["idempotency_key"] = None
         raise Down
@@ -527,16 +527,16 @@ def test_a_request_that_came_in_without_a_key_is_not_retried():
 
 
 @pytest.mark.statement("S0-34")
-def test_what_asks_for_its_key_is_retried(asking):
+def test_call_that_requested_its_key_is_retried(asking):
     assert guarded().outcome(asking).attempts == 3
 
 
 @pytest.mark.statement("S0-34")
-def test_what_is_declared_idempotent_is_retried():
+def test_call_declared_idempotent_is_retried():
     assert guarded(RequireIdempotency(idempotent=True)).outcome(failing).attempts == 3
 
 
-def test_a_function_of_the_context_declares_what_cannot_have_had_its_effect():
+def test_function_of_the_context_declares_idempotent_failures():
     def never_left(context):
         return isinstance(context.last_exception, ConnectionRefusedError)
 
@@ -550,12 +550,12 @@ def test_a_function_of_the_context_declares_what_cannot_have_had_its_effect():
     assert type(outcome.exception.__cause__) is ConnectionResetError
 
 
-def test_the_recovery_takes_over_what_is_not_retried():
+def test_recovery_handles_a_call_that_is_not_retried():
     assert guarded(recovery=lambda context: "look it up").call(failing) == "look it up"
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
-def test_it_guards_asynchronous_calls(loop, asking):
+def test_asynchronous_calls_are_guarded(loop, asking):
     async def awaited():
         raise Down
 
@@ -570,12 +570,12 @@ def test_it_guards_asynchronous_calls(loop, asking):
     loop.run(main)
 
 
-def test_a_key_that_an_inner_template_asks_for_lets_the_outer_one_retry_too(asking):
+def test_key_requested_by_an_inner_template_allows_outer_retries(asking):
     inner = RetryTemplate(SimpleRetryPolicy(1))
     assert guarded().outcome(lambda: inner.call(asking)).attempts == 3
 
 
-def test_key_may_be_asked_inside_the_guarded_call_of_an_outer_operation(asking):
+def test_key_of_an_outer_operation_allows_retries_inside(asking):
     once = RetryTemplate(SimpleRetryPolicy(1))
     outcomes = []
 
@@ -587,13 +587,13 @@ def test_key_may_be_asked_inside_the_guarded_call_of_an_outer_operation(asking):
     assert [each.attempts for each in outcomes] == [3, 3]
 
 
-def test_the_key_of_an_earlier_call_does_not_serve_the_next(asking):
+def test_key_of_an_earlier_call_does_not_allow_the_next(asking):
     template = guarded()
     template.outcome(asking)
     assert template.outcome(failing).attempts == 1
 
 
-def test_a_redelivery_whose_operation_has_a_key_is_retried_before_it_asks_again(asking):
+def test_redelivery_of_an_operation_with_a_key_is_retried(asking):
     template = guarded(policy=MaxAttemptsRetryPolicy(4), name="charge")
     state = RetryState("order-17", rollback_for=Down)
     with pytest.raises(Down):
@@ -610,23 +610,23 @@ def test_a_redelivery_whose_operation_has_a_key_is_retried_before_it_asks_again(
 
 
 def test_each_rejection_is_reported():
-    heard = []
+    events = []
 
     class Listener(ControlListener):
         def on_event(self, event):
-            heard.append(event)
+            events.append(event)
 
     guard = RequireIdempotency(name="payments", listeners=[Listener()])
     outcome = guarded(guard).outcome(failing)
-    assert heard == [CallRejected(name="payments", error=outcome.exception)]
+    assert events == [CallRejected(name="payments", error=outcome.exception)]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"idempotent": "yes"}, "idempotent must be callable, got 'yes'"),
-        ({"idempotent": Asking.awaited}, "idempotent must be a plain function, got coroutine"),
-        ({"name": ""}, "name must be a non-empty str, got ''"),
+        ({"idempotent": Asking.awaited}, "idempotent must be a plain function, got the coroutine"),
+        ({"name": ""}, "name must be a non-blank str, got ''"),
         ({"listeners": [17]}, "listeners: each must be an object with the methods on_event"),
     ],
 )

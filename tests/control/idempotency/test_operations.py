@@ -1,4 +1,4 @@
-"""Operations that have their effect once: results that are given again, failures, lost holds."""
+"""Operations with a single effect: replayed results, failures, lost claims."""
 
 import asyncio
 import gc
@@ -51,11 +51,11 @@ KEY = "order-17/charge"
 
 
 class Lost(Exception):
-    """The connection broke, and the result of the request is unknown."""
+    """The connection broke; the outcome of the request is unknown."""
 
 
 class Declined(Exception):
-    """The other side said no."""
+    """The other side rejected the request."""
 
     outcome_unknown = False
 
@@ -78,7 +78,7 @@ class Charge:
         return self(amount)
 
 
-class Heard(ControlListener):
+class EventRecorder(ControlListener):
     def __init__(self):
         self.events = []
 
@@ -101,13 +101,13 @@ def cache(clock):
 
 
 @pytest.fixture
-def heard():
-    return Heard()
+def recorder():
+    return EventRecorder()
 
 
 @pytest.fixture
-def operations(cache, heard):
-    return Operations(cache, listeners=[heard])
+def operations(cache, recorder):
+    return Operations(cache, listeners=[recorder])
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def charge():
 
 
 @pytest.mark.statement("S4-25")
-def test_a_repeated_key_does_not_repeat_the_effect(operations, charge, clock):
+def test_repeated_key_does_not_repeat_the_effect(operations, charge, clock):
     answers = [operations.call(KEY, charge, 30)]
     clock.advance(86_399)
     answers.append(operations.call(KEY, charge, 30))
@@ -128,7 +128,7 @@ def test_a_repeated_key_does_not_repeat_the_effect(operations, charge, clock):
 
 
 @pytest.mark.statement("S4-25")
-def test_when_its_time_is_over_a_key_is_a_new_operation(operations, charge, clock):
+def test_expired_key_is_a_new_operation(operations, charge, clock):
     operations.call(KEY, charge)
     clock.advance(86_400)
     assert operations.call(KEY, charge) == {"receipt": 2}
@@ -146,7 +146,7 @@ def test_second_caller_gets_the_result_or_an_in_progress_error(operations):
 
 
 @pytest.mark.statement("S1-81")
-def test_an_operation_is_completed_once(operations):
+def test_operation_is_completed_once(operations):
     first = operations.start_once(KEY)
     assert first.complete({"receipt": 1}) == {"receipt": 1}
     assert first.result == OperationResult({"receipt": 1}, replayed=False)
@@ -158,7 +158,7 @@ def test_an_operation_is_completed_once(operations):
 
 
 @pytest.mark.statement("S4-26")
-def test_of_many_threads_with_one_key_one_has_the_effect(operations):
+def test_concurrent_threads_with_one_key_have_one_effect(operations):
     barrier, inside = threading.Barrier(16), []
 
     def effect():
@@ -180,8 +180,8 @@ def test_of_many_threads_with_one_key_one_has_the_effect(operations):
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
-def test_of_many_tasks_with_one_key_one_has_the_effect(loop, operations):
-    made, refused = [], []
+def test_concurrent_tasks_with_one_key_have_one_effect(loop, operations):
+    made, rejections = [], []
 
     async def effect():
         made.append(1)
@@ -192,14 +192,14 @@ def test_of_many_tasks_with_one_key_one_has_the_effect(loop, operations):
         try:
             assert await operations.call_async(KEY, effect) == "done"
         except AttemptInProgressError:
-            refused.append(1)
+            rejections.append(1)
 
     async def main():
         await loop.together(*[deliver] * 5)
         assert await operations.call_async(KEY, effect) == "done"
 
     loop.run(main)
-    assert (len(made), len(refused)) == (1, 4)
+    assert (len(made), len(rejections)) == (1, 4)
 
 
 def test_other_keys_are_other_operations(operations, charge):
@@ -226,29 +226,29 @@ def test_every_json_value_is_a_result(operations, value):
     assert operations.call(KEY, int) == value
 
 
-def test_the_result_is_as_json_has_it_the_first_time_too(operations):
+def test_first_result_is_normalised_as_json(operations):
     assert operations.call(KEY, lambda: (1, (2, 3))) == [1, [2, 3]]
     assert operations.call(KEY, int) == [1, [2, 3]]
 
 
-def test_a_result_that_its_caller_changes_is_given_again_as_it_was(operations):
+def test_result_changed_by_its_caller_is_returned_unchanged(operations):
     for _ in range(3):
         receipt = operations.call(KEY, lambda: {"lines": [1]})
         assert receipt == {"lines": [1]}
         receipt["lines"].append(2)
 
 
-def test_replay_is_reported(operations, charge, heard):
+def test_replay_is_reported(operations, charge, recorder):
     operations.call(KEY, charge)
-    assert heard.events == []
+    assert recorder.events == []
     operations.call(KEY, charge)
-    assert heard.events == [OperationReplayed(name="operations", key=KEY)]
+    assert recorder.events == [OperationReplayed(name="operations", key=KEY)]
 
 
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_after_a_failure_the_next_one_tries(operations):
+def test_next_call_runs_after_a_failure(operations):
     charge = Charge(Declined("no"))
     with pytest.raises(Declined):
         operations.call(KEY, charge)
@@ -258,7 +258,7 @@ def test_after_a_failure_the_next_one_tries(operations):
     assert charge.made == 1
 
 
-def test_an_exception_leaves_the_outcome_unknown_until_it_is_completed(operations, heard):
+def test_exception_leaves_the_outcome_unknown_until_completion(operations, recorder):
     charge = Charge(Lost("reset"), Declined("no"))
     for kind in (Lost, Declined):
         with pytest.raises(kind):
@@ -266,13 +266,13 @@ def test_an_exception_leaves_the_outcome_unknown_until_it_is_completed(operation
     with operations.start_once(KEY) as operation:
         assert (operation.attempt, operation.outcome_unknown) == (3, True)
         operation.complete()
-    assert heard.events == [
+    assert recorder.events == [
         OperationUnknown(name="operations", key=KEY, attempt=attempt) for attempt in (2, 3)
     ]
 
 
 class Odd(Exception):
-    """Whose attribute fails."""
+    """An object whose attribute access raises."""
 
     @property
     def outcome_unknown(self):
@@ -335,7 +335,7 @@ def interrupted():
         (undecided, True, 2),
     ],
 )
-def test_what_is_known_after_a_failure(operations, fails, unknown, attempt):
+def test_failure_determines_whether_the_outcome_is_unknown(operations, fails, unknown, attempt):
     with pytest.raises(BaseException) as caught:
         operations.call(KEY, fails)
     assert not isinstance(caught.value, MisuseError | RuntimeError)
@@ -343,7 +343,7 @@ def test_what_is_known_after_a_failure(operations, fails, unknown, attempt):
     assert (operation.outcome_unknown, operation.attempt) == (unknown, attempt)
 
 
-def test_an_operation_by_hand_says_itself_whether_its_outcome_is_known(operations):
+def test_manual_failure_states_whether_the_outcome_is_unknown(operations):
     for unknown in (False, True):
         with operations.start_once(KEY) as operation:
             operation.fail(outcome_unknown=unknown)
@@ -374,20 +374,20 @@ def test_exception_of_the_block_ends_the_operation_and_is_raised(operations):
     assert operations.start_once(KEY).attempt == 2
 
 
-def test_an_exception_after_the_completion_changes_nothing(operations):
+def test_exception_after_the_completion_changes_nothing(operations):
     with pytest.raises(Lost), operations.start_once(KEY) as operation:
         operation.complete(17)
         raise Lost
     assert operations.call(KEY, int) == 17
 
 
-def test_an_error_of_the_operation_is_not_retried_by_a_template_around_it(operations):
+def test_error_of_an_operation_is_not_retried_by_a_template(operations):
     operations.start_once(KEY)
     outcome = RetryTemplate().outcome(operations.call, KEY, int)
     assert (type(outcome.exception), outcome.attempts) == (AttemptInProgressError, 1)
 
 
-def test_a_template_around_it_retries_the_operation(operations):
+def test_template_around_an_operation_retries_it(operations):
     charge = Charge(Lost(), Lost())
     assert RetryTemplate().call(operations.call, KEY, charge) == {"receipt": 1}
 
@@ -403,25 +403,25 @@ def looking(cache, lookup):
 
 
 @pytest.mark.statement("S1-83")
-def test_where_the_outcome_is_unknown_it_is_looked_up_and_not_done_again(cache, charge):
-    asked = []
+def test_unknown_outcome_is_looked_up_and_not_repeated(cache, charge):
+    calls = []
 
     def lookup(key):
-        asked.append(key)
+        calls.append(key)
         return OperationResult({"receipt": "found"})
 
     operations = looking(cache, lookup)
-    assert asked == []
+    assert calls == []
     for _ in range(2):
         assert operations.call(KEY, charge) == {"receipt": "found"}
-    assert (asked, charge.made) == ([KEY], 0)
+    assert (calls, charge.made) == ([KEY], 0)
 
 
-def test_what_was_not_found_is_done_again(cache, charge):
+def test_operation_that_lookup_does_not_find_is_repeated(cache, charge):
     assert looking(cache, lambda key: None).call(KEY, charge) == {"receipt": 1}
 
 
-def test_an_asynchronous_lookup_is_awaited(cache, charge):
+def test_asynchronous_lookup_is_awaited(cache, charge):
     async def lookup(key):
         await asyncio.sleep(0)
         return OperationResult("found")
@@ -429,7 +429,7 @@ def test_an_asynchronous_lookup_is_awaited(cache, charge):
     assert asyncio.run(looking(cache, lookup).call_async(KEY, charge)) == "found"
 
 
-def test_a_lookup_that_fails_leaves_the_operation_as_it_was(cache, charge):
+def test_failed_lookup_leaves_the_operation_unchanged(cache, charge):
     def lookup(key):
         raise ConnectionError("away")
 
@@ -440,14 +440,14 @@ def test_a_lookup_that_fails_leaves_the_operation_as_it_was(cache, charge):
     assert (charge.made, operation.attempt, operation.outcome_unknown) == (0, 2, True)
 
 
-def test_a_lookup_gives_a_result_or_none(cache, charge):
+def test_lookup_must_return_a_result_or_none(cache, charge):
     operations = looking(cache, lambda key: "found")
-    with pytest.raises(MisuseError, match="must give an OperationResult or None, got 'found'"):
+    with pytest.raises(MisuseError, match="must return an OperationResult or None, got 'found'"):
         operations.call(KEY, charge)
     assert charge.made == 0
 
 
-def test_what_was_found_and_cannot_be_kept_leaves_the_operation_as_it_was(cache, charge):
+def test_found_result_that_cannot_be_stored_changes_nothing(cache, charge):
     operations = looking(cache, lambda key: OperationResult(object()))
     with pytest.raises(TypeError, match="must be a JSON value"):
         operations.call(KEY, charge)
@@ -468,21 +468,21 @@ def test_another_request_under_the_same_key_is_rejected(operations):
     assert operations.start_once(KEY).result.value == "done"
 
 
-def test_another_request_after_a_failure_is_rejected_and_the_key_is_free(operations):
+def test_another_request_after_a_failure_is_rejected_and_frees_the_key(operations):
     operations.start_once(KEY, fingerprint=[1]).fail()
     with pytest.raises(IdempotencyKeyReusedError):
         operations.start_once(KEY, fingerprint=[2])
     assert operations.start_once(KEY, fingerprint=[1]).attempt == 2
 
 
-def test_a_fingerprint_is_kept_by_an_attempt_that_has_none(operations):
+def test_fingerprint_is_kept_by_an_attempt_without_one(operations):
     operations.start_once(KEY, fingerprint=[1]).fail()
     operations.start_once(KEY).fail()
     with pytest.raises(IdempotencyKeyReusedError):
         operations.start_once(KEY, fingerprint=[2])
 
 
-def test_a_fingerprint_is_written_down_before_the_effect_as_a_hash(operations, cache):
+def test_fingerprint_is_stored_as_a_hash_before_the_effect(operations, cache):
     operation = operations.start_once(KEY, fingerprint="card 4242")
     record = cache.peek(operations.scoped_key(KEY))
     assert (record.phase, record.worker, record.failures) == (
@@ -525,7 +525,7 @@ class Failing(dict):
         raise RuntimeError
 
 
-def test_a_result_that_fails_when_it_is_read_leaves_the_operation_as_failed(operations):
+def test_result_that_cannot_be_encoded_marks_the_operation_failed(operations):
     with pytest.raises(RuntimeError):
         operations.call(KEY, lambda: Failing(a=1))
     assert operations.start_once(KEY).outcome_unknown
@@ -535,7 +535,7 @@ def test_a_result_that_fails_when_it_is_read_leaves_the_operation_as_failed(oper
 
 
 @pytest.mark.parametrize("on_store_error", ["raise", "run_unguarded"])
-def test_without_the_store_nothing_is_called(charge, on_store_error):
+def test_function_is_not_called_when_the_store_is_unavailable(charge, on_store_error):
     cache = Down(lambda step, record: step == "begin", on_store_error=on_store_error)
     operations = Operations(cache)
     with pytest.raises(CacheUnavailableError, match="down"):
@@ -543,7 +543,7 @@ def test_without_the_store_nothing_is_called(charge, on_store_error):
     assert charge.made == 0
 
 
-def test_the_result_of_an_earlier_one_that_cannot_be_read_is_an_error(charge):
+def test_earlier_result_that_cannot_be_read_is_an_error(charge):
     cache = Down(lambda step, record: step == "peek")
     operations = Operations(cache)
     operations.call(KEY, charge)
@@ -552,10 +552,10 @@ def test_the_result_of_an_earlier_one_that_cannot_be_read_is_an_error(charge):
     assert charge.made == 1
 
 
-def test_where_the_store_goes_away_meanwhile_the_caller_gets_the_result(charge, heard):
-    operations = Operations(Down(lambda step, record: step == "succeed"), listeners=[heard])
+def test_store_lost_during_the_call_does_not_lose_the_result(charge, recorder):
+    operations = Operations(Down(lambda step, record: step == "succeed"), listeners=[recorder])
     assert operations.call(KEY, charge) == {"receipt": 1}
-    (event,) = heard.events
+    (event,) = recorder.events
     assert (type(event), event.key) == (OperationUnrecorded, KEY)
     assert type(event.error) is CacheUnavailableError
     with pytest.raises(AttemptInProgressError):
@@ -567,7 +567,7 @@ def test_unrecorded_result_is_returned_as_json_has_it():
     assert operations.call(KEY, lambda: (1, (2, 3))) == [1, [2, 3]]
 
 
-def test_by_hand_the_caller_hears_that_the_store_is_away_and_may_try_again():
+def test_manual_completion_can_be_repeated_after_a_store_error():
     away = [True]
     operations = Operations(Down(lambda step, record: step == "succeed" and away[0]))
     with operations.start_once(KEY) as operation:
@@ -578,7 +578,7 @@ def test_by_hand_the_caller_hears_that_the_store_is_away_and_may_try_again():
     assert operations.call(KEY, int) == 17
 
 
-def test_a_failure_that_cannot_be_written_down_leaves_with_a_note():
+def test_failure_that_cannot_be_saved_is_raised_with_a_note():
     operations = Operations(Down(lambda step, record: step == "fail"))
     with pytest.raises(Lost) as caught:
         operations.call(KEY, Charge(Lost()))
@@ -586,7 +586,7 @@ def test_a_failure_that_cannot_be_written_down_leaves_with_a_note():
     assert note.startswith("the operation 'order-17/charge' could not be left as failed: CacheUn")
 
 
-def test_a_lost_attempt_that_cannot_be_written_down_begins_nothing(charge):
+def test_lost_attempt_that_cannot_be_saved_prevents_the_call(charge):
     down = [True]
     cache = Down(lambda step, record: step == "fail" and down[0])
     operations = Operations(cache)
@@ -612,14 +612,14 @@ def test_late_completion_is_rejected(operations, cache):
     assert operations.call(KEY, int) == "the other's"
 
 
-def test_by_hand_a_late_completion_leaves_as_it_is(operations, cache):
+def test_late_manual_completion_raises_without_a_note(operations, cache):
     with pytest.raises(LeaseLostError) as caught, operations.start_once(KEY) as operation:
         cache.forget(operations.scoped_key(KEY))
         operation.complete()
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_a_late_failure_changes_nothing(operations, cache):
+def test_late_failure_changes_nothing(operations, cache):
     with pytest.raises(Lost), operations.start_once(KEY):
         cache.forget(operations.scoped_key(KEY))
         operations.call(KEY, lambda: "the other's")
@@ -627,7 +627,7 @@ def test_a_late_failure_changes_nothing(operations, cache):
     assert operations.call(KEY, int) == "the other's"
 
 
-def test_a_mark_without_a_result_is_no_result(operations, cache):
+def test_completion_marker_without_a_result_is_not_a_result(operations, cache):
     claim = cache.begin(operations.scoped_key(KEY), worker="another")
     cache.succeed(claim, remember=60)
     with pytest.raises(AlreadyCompletedError):
@@ -641,13 +641,13 @@ KNOWN = {"outcome_unknown": False}
     ("attributes", "problem"),
     [
         (KNOWN, "has no result"),
-        ({"result": 1}, "is no operation"),
-        (KNOWN | {"result": 1, "fingerprint": 17}, "is no operation"),
+        ({"result": 1}, "is not from an operation"),
+        (KNOWN | {"result": 1, "fingerprint": 17}, "is not from an operation"),
         (KNOWN | {"result": math.nan}, "result must be a JSON value"),
     ],
     ids=["no result", "nothing known", "no fingerprint", "no JSON"],
 )
-def test_what_is_not_the_result_of_an_operation_cannot_be_read(clock, attributes, problem):
+def test_record_without_an_operation_result_cannot_be_read(clock, attributes, problem):
     operations = Operations(MemoryRetryContextCache(clock=clock))
     claim = operations.cache.begin(operations.scoped_key(KEY), worker="another")
     record = Record(phase="done", attributes=attributes)
@@ -661,13 +661,14 @@ def test_what_is_not_the_result_of_an_operation_cannot_be_read(clock, attributes
     [None, {}, {"outcome_unknown": "yes"}, {"outcome_unknown": 1}, KNOWN | {"fingerprint": [1]}],
     ids=["none", "empty", "text", "number", "fingerprint"],
 )
-def test_where_it_cannot_be_read_what_is_known_nothing_is_called(
+def test_function_is_not_called_when_the_record_cannot_be_read(
     operations, cache, charge, attributes
 ):
     key = operations.scoped_key(KEY)
     cache.swap(key, Record(failures=1, attributes=attributes), 0)
     for _ in range(2):
-        with pytest.raises(CacheUnavailableError, match=r"under 'operations/.*' is no operation"):
+        problem = r"under 'operations/.*' is not from an operation"
+        with pytest.raises(CacheUnavailableError, match=problem):
             operations.call(KEY, charge)
     assert charge.made == 0
     cache.forget(key)
@@ -688,7 +689,7 @@ def test_result_that_expires_during_the_read_is_missing(clock):
 
 
 class Interrupting(MemoryRetryContextCache):
-    """A signal cuts into one step, before or after it is made."""
+    """A signal interrupts one step, before or after it is made."""
 
     def __init__(self, step, *, made):
         super().__init__()
@@ -713,7 +714,7 @@ class Interrupting(MemoryRetryContextCache):
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_signal_in_the_reservation_leaves_the_key_free(made, charge):
+def test_signal_in_the_reservation_leaves_the_key_free(made, charge):
     operations = Operations(Interrupting("begin", made=made))
     with pytest.raises(KeyboardInterrupt):
         operations.call(KEY, charge)
@@ -722,7 +723,7 @@ def test_a_signal_in_the_reservation_leaves_the_key_free(made, charge):
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_signal_in_the_completion_does_not_lose_the_result(made, charge):
+def test_signal_in_the_completion_keeps_the_result(made, charge):
     operations = Operations(Interrupting("succeed", made=made))
     with pytest.raises(KeyboardInterrupt) as caught:
         operations.call(KEY, charge)
@@ -731,7 +732,7 @@ def test_a_signal_in_the_completion_does_not_lose_the_result(made, charge):
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_signal_while_a_failure_is_written_down_leaves_it_written_down(made):
+def test_signal_while_a_failure_is_saved_keeps_the_failure(made):
     for by_hand in (False, True):
         operations = Operations(Interrupting("fail", made=made))
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -794,15 +795,15 @@ def in_a_loop(operations, effect):
     asyncio.run(operations.call_async(KEY, awaited))
 
 
-def cut(way, effect, signal):
-    """What is left behind once the signal has cut in."""
+def cut(driver, effect, signal):
+    """The remaining state after the signal."""
     cache, swallowed = MemoryRetryContextCache(), signal.number < sys.maxsize
     operations = Operations(cache)
     operations.call("completed", int)
     operations.start_once("failed", fingerprint=1).fail(outcome_unknown=True)
     try:
         with signal:
-            way(operations, effect)
+            driver(operations, effect)
     except Signal:
         swallowed = False
     except (Lost, IdempotencyKeyReusedError):
@@ -813,7 +814,7 @@ def cut(way, effect, signal):
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize(
-    ("way", "failures"),
+    ("driver", "failures"),
     [
         (by_call, []),
         (by_call, [Lost()]),
@@ -825,17 +826,17 @@ def cut(way, effect, signal):
         (in_a_loop, [Lost()]),
     ],
 )
-def test_a_signal_anywhere_frees_the_key(way, failures):
-    assert left_behind(lambda signal: cut(way, Charge(*failures), signal)) == []
+def test_signal_at_any_instruction_frees_the_key(driver, failures):
+    assert left_behind(lambda signal: cut(driver, Charge(*failures), signal)) == []
 
 
-def test_a_listener_that_stops_the_program_leaves_the_key_free(operations, heard, monkeypatch):
+def test_listener_that_raises_base_exception_frees_the_key(operations, recorder, monkeypatch):
     operations.start_once(KEY).fail(outcome_unknown=True)
 
     def interrupted(event):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(heard, "on_event", interrupted)
+    monkeypatch.setattr(recorder, "on_event", interrupted)
     with pytest.raises(KeyboardInterrupt):
         operations.start_once(KEY)
     monkeypatch.undo()
@@ -846,7 +847,7 @@ def test_a_listener_that_stops_the_program_leaves_the_key_free(operations, heard
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
-def test_the_twins_do_the_same(loop, operations):
+def test_asynchronous_methods_have_the_same_results(loop, operations):
     async def main():
         async with await operations.start_once_async(KEY, fingerprint=1) as operation:
             await operation.fail_async(outcome_unknown=True)
@@ -886,9 +887,7 @@ async def cancelled_in_trio(call):
     list(zip(LOOPS, [cancelled_in_asyncio, cancelled_in_trio], strict=True)),
     ids=["asyncio", "trio"],
 )
-def test_a_cancelled_operation_can_be_begun_again_and_its_outcome_is_unknown(
-    loop, cancelled, operations
-):
+def test_cancelled_operation_can_be_repeated_with_unknown_outcome(loop, cancelled, operations):
     async def main():
         await cancelled(lambda effect: operations.call_async(KEY, effect))
 
@@ -896,13 +895,13 @@ def test_a_cancelled_operation_can_be_begun_again_and_its_outcome_is_unknown(
     assert operations.start_once(KEY).outcome_unknown
 
 
-def test_a_coroutine_that_is_closed_ends_its_operation(operations):
+def test_closed_coroutine_ends_its_operation(operations):
     async def suspended():
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def by_hand():
         async with await operations.start_once_async("by hand"):
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     async def main():
         for coroutine in (operations.call_async(KEY, suspended), by_hand()):
@@ -915,7 +914,7 @@ def test_a_coroutine_that_is_closed_ends_its_operation(operations):
 
 
 class Awaited:
-    """A cache whose every step is awaited, in any loop."""
+    """A cache with asynchronous steps, in any loop."""
 
     blocking = False
     record_limit = None
@@ -938,7 +937,7 @@ class Awaited:
     list(zip(LOOPS, [cancelled_in_asyncio, cancelled_in_trio], strict=True)),
     ids=["asyncio", "trio"],
 )
-def test_a_cancellation_does_not_keep_the_failure_from_being_written_down(loop, cancelled):
+def test_cancellation_does_not_prevent_the_failure_from_being_saved(loop, cancelled):
     async def main():
         operations = Operations(Awaited())
         await cancelled(lambda effect: operations.call_async(KEY, effect))
@@ -949,7 +948,7 @@ def test_a_cancellation_does_not_keep_the_failure_from_being_written_down(loop, 
     loop.run(main)
 
 
-def test_a_block_that_is_closed_leaves_the_key_to_its_lease_where_nothing_can_be_awaited():
+def test_closed_block_leaves_the_key_to_its_lease_without_a_loop():
     operations = Operations(Awaited())
 
     class Forever:
@@ -975,8 +974,8 @@ def test_a_block_that_is_closed_leaves_the_key_to_its_lease_where_nothing_can_be
     asyncio.run(main())
 
 
-def test_a_coroutine_function_in_synchronous_use_is_an_error(operations, charge):
-    with pytest.raises(MisuseError, match=r"awaited.* gives what must be awaited"):
+def test_coroutine_function_in_a_synchronous_call_is_misuse(operations, charge):
+    with pytest.raises(MisuseError, match=r"awaited.* returned an awaitable"):
         operations.call(KEY, charge.awaited)
     assert charge.made == 0
 
@@ -999,7 +998,7 @@ def test_blocking_store_is_rejected_in_asynchronous_use(charge):
 # -- as a strategy ---------------------------------------------------------------------------------
 
 
-def test_a_function_is_wrapped_its_key_made_of_the_arguments(operations, charge):
+def test_wrapped_function_gets_its_key_from_the_arguments(operations, charge):
     once = operations.idempotent(lambda order, amount: (order, "charge"))
     assert isinstance(once, Strategy)
 
@@ -1014,7 +1013,7 @@ def test_a_function_is_wrapped_its_key_made_of_the_arguments(operations, charge)
     ]
 
 
-def test_a_coroutine_function_is_wrapped_likewise(operations, charge):
+def test_coroutine_function_is_wrapped(operations, charge):
     @operations.idempotent(lambda order: order).wrap
     async def pay(order):
         return await charge.awaited()
@@ -1025,7 +1024,7 @@ def test_a_coroutine_function_is_wrapped_likewise(operations, charge):
     assert asyncio.run(main()) == [{"receipt": 1}] * 2
 
 
-def test_the_fingerprint_is_made_of_the_arguments_too(operations, charge):
+def test_fingerprint_is_made_from_the_arguments(operations, charge):
     once = operations.idempotent(
         lambda order, amount: order, fingerprint=lambda order, amount: amount
     )
@@ -1043,7 +1042,7 @@ def test_rejection_by_an_inner_breaker_is_not_an_attempt(operations, charge):
     assert operations.start_once(KEY).attempt == 1
 
 
-def test_with_retries_inside_it_is_one_operation(operations):
+def test_retries_inside_are_one_operation(operations):
     charge = Charge(Lost(), Lost())
     retries = RetryTemplate(SimpleRetryPolicy(3))
     assert operations.call(KEY, retries.call, charge) == {"receipt": 1}
@@ -1067,7 +1066,7 @@ class OfOld(MemoryRetryContextCache):
         ({"ttl": "day"}, TypeError, "ttl must be"),
         ({"lease": -1}, ValueError, "lease must be .* got -1"),
         ({"lookup": "up"}, TypeError, "lookup must be a function of the key or None, got 'up'"),
-        ({"name": " "}, TypeError, "name must be a non-empty str, got ' '"),
+        ({"name": " "}, TypeError, "name must be a non-blank str, got ' '"),
         ({"listeners": [1]}, TypeError, "listeners: each must be an object with the methods"),
     ],
 )
@@ -1086,7 +1085,7 @@ def test_wrong_type_of_function_is_rejected(arguments, message):
         Operations().idempotent(key, **({"fingerprint": fingerprint[0]} if fingerprint else {}))
 
 
-def test_a_key_is_one_that_a_template_takes(operations):
+def test_key_must_be_valid_for_a_template(operations):
     with pytest.raises(InconsistentKeyError):
         operations.start_once(None)
 
@@ -1096,20 +1095,20 @@ def test_times_may_be_timedeltas():
     assert (operations.ttl, operations.lease) == (172_800.0, 60.0)
 
 
-def test_the_lease_is_the_stores_unless_it_has_one_of_its_own():
-    asked = []
+def test_lease_argument_replaces_the_lease_of_the_store():
+    calls = []
 
-    class Asked(MemoryRetryContextCache):
+    class RecordingCache(MemoryRetryContextCache):
         def begin(self, key, **how):
-            asked.append(how["lease"])
+            calls.append(how["lease"])
             return super().begin(key, **how)
 
-    Operations(Asked()).call("a", int)
-    Operations(Asked(), lease=5).call("a", int)
-    assert asked == [None, 5]
+    Operations(RecordingCache()).call("a", int)
+    Operations(RecordingCache(), lease=5).call("a", int)
+    assert calls == [None, 5]
 
 
-def test_an_operation_says_what_it_is(operations):
+def test_repr_of_an_operation_has_key_and_attempt(operations):
     operation = operations.start_once(KEY)
     assert repr(operation) == "<Operation 'order-17/charge' attempt=1 result=None>"
     assert operation.fence > 0

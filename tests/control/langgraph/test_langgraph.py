@@ -1,4 +1,4 @@
-"""The decorators in a real LangGraph graph: what it hands in, how it runs, what steers it."""
+"""The decorators in a real LangGraph graph: state, execution and control flow."""
 
 import asyncio
 from functools import partial
@@ -48,7 +48,7 @@ class State(TypedDict, total=False):
 
 
 def graph_of(*nodes, **settings):
-    """The nodes in a row."""
+    """A graph of the nodes in sequence."""
     graph = StateGraph(State)
     for before, node in zip((None, *nodes), nodes, strict=False):
         graph.add_node(node)
@@ -106,7 +106,7 @@ def test_graph_of_guarded_nodes_returns_its_answer():
     assert asyncio.run(agent().ainvoke({"city": "Rome"})) == EXPECTED
 
 
-def test_a_graph_streams_what_its_guarded_nodes_give():
+def test_graph_streams_the_updates_of_guarded_nodes():
     async def steps():
         return [step async for step in agent().astream({"city": "Rome"}, stream_mode="updates")]
 
@@ -118,7 +118,7 @@ def test_a_graph_streams_what_its_guarded_nodes_give():
     ]
 
 
-def test_a_synchronous_graph_too():
+def test_synchronous_graph_runs_guarded_nodes():
     failures, breaker = [OSError(), OSError()], CircuitBreaker("model")
 
     @with_timeout(60)
@@ -139,7 +139,7 @@ def test_a_synchronous_graph_too():
     assert asyncio.run(graph.ainvoke({"city": "Rome"}))["path"] == ["plan", "ask"]
 
 
-def test_what_a_node_raises_in_the_end_leaves_the_graph_as_it_is():
+def test_final_error_of_a_node_is_raised_by_the_graph():
     @retry(attempts=2)
     async def ask(state: State) -> State:
         runs.append("run")
@@ -152,7 +152,7 @@ def test_what_a_node_raises_in_the_end_leaves_the_graph_as_it_is():
 
 
 def around_all(node):
-    """All of them, the retry innermost: each attempt is handed what the graph hands in."""
+    """All decorators, the retry innermost: each attempt gets the original arguments."""
     breaker = CircuitBreaker("model")
     for decorate in (
         retry(),
@@ -177,7 +177,7 @@ def test_config_runtime_store_and_writer_are_handed_in_to_each_attempt():
         writer: StreamWriter,
     ) -> State:
         seen.append((config["configurable"]["thread_id"], runtime.store is store is shelf))
-        writer("asked")
+        writer("called")
         if failures:
             raise failures.pop()
         return {"answer": "31"}
@@ -187,11 +187,11 @@ def test_config_runtime_store_and_writer_are_handed_in_to_each_attempt():
 
     shelf = InMemoryStore()
     graph = graph_of(ask, store=shelf)
-    assert asyncio.run(steps()) == ["asked", "asked"]
+    assert asyncio.run(steps()) == ["called", "called"]
     assert seen == [("1", True)] * 2
 
 
-def test_a_fallback_that_takes_a_state_stands_in_for_a_node_that_takes_more():
+def test_fallback_of_the_state_replaces_a_node_with_more_parameters():
     breaker = CircuitBreaker("model")
     breaker.force_open(by="kim", reason="the model moves")
 
@@ -207,7 +207,7 @@ class Private(TypedDict):
     city: str
 
 
-def test_a_node_that_is_an_object_is_known_by_its_class_and_gets_the_state_it_names():
+def test_callable_object_keeps_its_class_name_and_state_schema():
     class Ask:
         async def __call__(self, state: Private) -> State:
             return {"answer": ", ".join(state)}
@@ -240,7 +240,7 @@ def test_nodes_that_run_side_by_side_share_a_bulkhead():
     assert inside == [1, 1, 1]
 
 
-def test_a_jump_that_a_node_gives_is_followed():
+def test_command_returned_by_a_node_is_followed():
     @around_all
     async def choose(state: State) -> Command:
         return Command(update={"path": ["choose"]}, goto="plan")
@@ -257,7 +257,7 @@ def test_a_jump_that_a_node_gives_is_followed():
 
 
 class Counted:
-    """One guard of each kind that would take anything for a failure, and what they have done."""
+    """One guard of each kind that counts any exception as a failure, and their counts."""
 
     def __init__(self):
         self.breaker = CircuitBreaker("model", window=Consecutive(1))
@@ -285,21 +285,21 @@ class Counted:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_an_interrupt_is_no_failure_and_resumes(asynchronous):
+def test_interrupt_is_not_a_failure_and_resumes(asynchronous):
     guards, runs = Counted(), []
 
-    def asked(state):
+    def ask_model(state):
         runs.append("run")
         return {"answer": interrupt("which city?")}
 
     if asynchronous:
 
         async def ask(state: State) -> State:
-            return asked(state)
+            return ask_model(state)
     else:
 
         def ask(state: State) -> State:
-            return asked(state)
+            return ask_model(state)
 
     graph = graph_of(guards.around(ask), checkpointer=InMemorySaver())
 
@@ -315,7 +315,7 @@ def test_an_interrupt_is_no_failure_and_resumes(asynchronous):
     assert guards.have_seen_nothing()
 
 
-def test_a_command_to_the_graph_outside_is_no_failure():
+def test_command_to_the_parent_graph_is_not_a_failure():
     guards = Counted()
 
     @guards.around
@@ -337,7 +337,7 @@ def test_retrying_a_control_flow_exception_of_a_graph_is_rejected(kind):
         with_retry(retryable=(OSError, kind))
 
 
-def test_an_entrypoint_and_its_tasks_are_guarded_as_nodes_are():
+def test_entrypoint_and_tasks_are_guarded_like_nodes():
     failures, of_flow = [OSError(), OSError()], [OSError()]
 
     @task
@@ -363,7 +363,7 @@ def test_an_entrypoint_and_its_tasks_are_guarded_as_nodes_are():
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_limit_around_the_graph_is_inherited_by_its_nodes(asynchronous):
+def test_limit_around_the_graph_is_inherited_by_its_nodes(asynchronous):
     @with_retry(retryable=OSError, backoff=FixedBackoff(3600))
     def ask(state: State) -> State:
         raise OSError
@@ -380,7 +380,7 @@ def test_a_limit_around_the_graph_is_inherited_by_its_nodes(asynchronous):
                 graph_of(ask).invoke({})
 
 
-def test_a_graph_that_is_cancelled_runs_no_node_again():
+def test_cancelled_graph_runs_no_node_again():
     guards, runs = Counted(), []
 
     @guards.around

@@ -1,4 +1,4 @@
-"""Nodes of a graph under decorators: any of them, in any order, with those of others."""
+"""Graph nodes under decorators: any of them, in any order, with other decorators."""
 
 import asyncio
 import inspect
@@ -39,11 +39,11 @@ every_loop = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 
 
 class Down(Exception):
-    """Worth another attempt."""
+    """A retryable error."""
 
 
 class Script:
-    """The errors of a node, run by run; then it answers."""
+    """A node that raises the given errors in turn, then returns."""
 
     def __init__(self, *errors):
         self.errors, self.runs = list(errors), 0
@@ -78,7 +78,7 @@ def sync_node_of(script):
 
 
 def awaited(node, *args, **kwargs):
-    """What a node gives, asynchronous or not."""
+    """The result of a node, synchronous or asynchronous."""
     value = node(*args, **kwargs)
     return asyncio.run(value) if inspect.isawaitable(value) else value
 
@@ -98,7 +98,7 @@ def unknown(state):
 
 
 @every_node
-def test_a_run_that_fails_with_what_is_retryable_is_made_again(made):
+def test_retryable_failure_is_run_again(made):
     script = Script(Down(), Down())
     assert awaited(retry()(made(script)), {"city": "Rome"}) == {"city": "Rome", "answer": 31}
     assert script.runs == 3
@@ -116,7 +116,7 @@ def test_a_run_that_fails_with_what_is_retryable_is_made_again(made):
     ids=["class", "classes", "predicate", "no"],
 )
 @every_node
-def test_what_is_not_in_retryable_leaves_at_once(made, retryable, runs):
+def test_failure_outside_of_retryable_is_raised_immediately(made, retryable, runs):
     script = Script(KeyError("no"))
     node = with_retry(retryable=retryable, backoff=NoBackoff())(made(script))
     if runs == 1:
@@ -127,7 +127,7 @@ def test_what_is_not_in_retryable_leaves_at_once(made, retryable, runs):
     assert script.runs == runs
 
 
-def test_a_retry_takes_a_template_a_bound_one_or_a_policy():
+def test_retry_accepts_template_bound_template_or_policy():
     template = RetryTemplate(SimpleRetryPolicy(2, retry_on=Down), NoBackoff())
     policy = SimpleRetryPolicy(2, retry_on=Down)
     for decorator in (
@@ -154,21 +154,21 @@ def test_default_settings_wait_longer_each_time_with_jitter(monkeypatch):
 @pytest.mark.parametrize(
     "decorate, message",
     [
-        (lambda: with_retry(), "name what is worth retrying"),
+        (lambda: with_retry(), "name the retryable errors"),
         (
             lambda: with_retry(MaxAttemptsRetryPolicy(2), retryable=Down),
-            r"retryable cannot stand next to MaxAttemptsRetryPolicy\(.*\): put it there",
+            r"retryable must be left out with MaxAttemptsRetryPolicy\(.*\); set it there",
         ),
         (
             lambda: with_retry(RetryTemplate(), max_attempts=2, backoff=NoBackoff()),
-            "max_attempts and backoff cannot stand next to",
+            "max_attempts and backoff must be left out with",
         ),
-        (lambda: with_timeout(Timeout(1.0), on_timeout={}), "put it into the Timeout"),
+        (lambda: with_timeout(Timeout(1.0), on_timeout={}), "set on_timeout on the Timeout"),
         (lambda: with_breaker(CircuitBreaker("b"), on=Down), "needs a fallback"),
     ],
     ids=["nothing", "policy", "template", "timeout", "breaker"],
 )
-def test_settings_that_say_too_little_or_a_thing_twice_are_misuse(decorate, message):
+def test_missing_or_repeated_settings_are_misuse(decorate, message):
     with pytest.raises(MisuseError, match=message):
         decorate()
 
@@ -188,7 +188,7 @@ async def asynchronous(state):
             "fallback must be a function of the node's state, got {'answer': None}",
         ),
         (lambda: with_bulkhead(3), "bulkhead must be a Bulkhead, got 3"),
-        (lambda: with_switch(3), "guard must be what a kill switch's guard.. gives, .* got 3"),
+        (lambda: with_switch(3), "guard must be a result of KillSwitch.guard.., .* got 3"),
         (lambda: with_switch(Timeout), "guard must be .* got <class"),
         (lambda: with_switch(asynchronous), "guard must be .* a plain function"),
         (lambda: with_timeout("fast"), "seconds must be"),
@@ -196,11 +196,11 @@ async def asynchronous(state):
         (lambda: with_timeout(1.0)(Script), "wrap.. takes a function, got the class"),
         (
             lambda: with_timeout(1.0, on_timeout=asynchronous)(unknown),
-            "on_timeout must not have to be awaited",
+            "on_timeout must be synchronous",
         ),
         (
             lambda: with_breaker(CircuitBreaker("b"), fallback=asynchronous)(unknown),
-            "fallback must not have to be awaited",
+            "fallback must be synchronous",
         ),
         (
             lambda: with_breaker(CircuitBreaker("b"), fallback=lambda one, two: one)(unknown),
@@ -230,7 +230,7 @@ def test_late_synchronous_run_of_a_node_is_kept(on_timeout):
     assert node({"city": "Rome"}) == {"city": "Rome", "answer": "31"}
 
 
-def test_a_run_that_takes_too_long_is_an_error_where_it_is_discarded():
+def test_late_result_that_is_discarded_is_an_error():
     clock = VirtualClock()
     limited = Timeout(0.5, on_late_result="discard", clock=clock)
     with pytest.raises(DeadlineExceededError):
@@ -238,7 +238,7 @@ def test_a_run_that_takes_too_long_is_an_error_where_it_is_discarded():
 
 
 @every_loop
-def test_a_run_is_cut_and_answered_in_its_place(loop):
+def test_cut_run_is_replaced_by_on_timeout(loop):
     async def later(state, config):
         return {**state, "answer": config}
 
@@ -258,15 +258,15 @@ def test_a_run_is_cut_and_answered_in_its_place(loop):
     loop.run(main)
 
 
-def test_who_answers_in_time_is_not_asked_for_another_answer():
+def test_run_that_returns_in_time_needs_no_on_timeout():
     node = with_timeout(60, on_timeout=unknown)(sync_node_of(Script()))
     assert node({}) == {"answer": 31}
 
 
 @every_node
 def test_open_circuit_rejects_the_run_and_the_fallback_returns_the_state(made):
-    told = Recorded()
-    breaker = CircuitBreaker("weather", window=Consecutive(2), listeners=[told])
+    listener = Recorded()
+    breaker = CircuitBreaker("weather", window=Consecutive(2), listeners=[listener])
     script = Script(Down(), Down())
     node = with_breaker(breaker, fallback=unknown)(made(script))
     for _ in range(2):
@@ -274,12 +274,14 @@ def test_open_circuit_rejects_the_run_and_the_fallback_returns_the_state(made):
             awaited(node, {})
     assert awaited(node, {"city": "Rome"}) == {"city": "Rome", "answer": "unknown"}
     assert script.runs == 2
-    assert [each.source for each in told.events if isinstance(each, FallbackUsed)] == ["unknown"]
+    assert [each.source for each in listener.events if isinstance(each, FallbackUsed)] == [
+        "unknown"
+    ]
     with pytest.raises(CircuitOpenError):
         awaited(with_breaker(breaker)(made(script)), {})
 
 
-def test_a_decorator_that_hides_that_a_node_is_asynchronous_is_misuse():
+def test_plain_function_that_returns_an_awaitable_is_misuse():
     def hidden(state):
         return asynchronous(state)
 
@@ -289,7 +291,7 @@ def test_a_decorator_that_hides_that_a_node_is_asynchronous_is_misuse():
 
 
 @every_node
-def test_a_fallback_answers_for_every_failure_where_it_is_said(made):
+def test_fallback_covers_the_failures_given_in_on(made):
     breaker = CircuitBreaker("weather", window=Consecutive(9))
     node = with_breaker(breaker, fallback=unknown, on=Down)(made(Script(Down(), KeyError())))
     assert awaited(node, {}) == {"answer": "unknown"}
@@ -318,7 +320,7 @@ def stopped(**scope):
 
 
 @every_node
-def test_what_a_kill_switch_stops_is_not_run(made):
+def test_node_stopped_by_a_kill_switch_is_not_run(made):
     switch, script = stopped(segment="finance"), Script()
     with pytest.raises(KillSwitchActiveError, match="leak suspected"):
         awaited(with_switch(switch.guard(segment="finance"))(made(script)), {})
@@ -327,7 +329,7 @@ def test_what_a_kill_switch_stops_is_not_run(made):
 
 
 @every_node
-def test_a_switch_is_asked_for_whom_the_state_names(made):
+def test_switch_guard_can_depend_on_the_state(made):
     switch = stopped(feature="weather")
     switch.resume(feature="weather", by="kim", justification="found, mended", canary=(50, 100))
     node = with_switch(lambda state: switch.guard(feature="weather", key=state["user"]))
@@ -355,7 +357,7 @@ def guards(switch=None):
 
 
 def around(decorators, node):
-    """The last one next to the node, as written above it."""
+    """Apply decorators; the last one is the innermost."""
     for decorator in reversed(decorators):
         node = decorator(node)
     return node
@@ -381,7 +383,7 @@ def test_they_compose_in_any_order_with_one_left_out_or_all_there(made):
 
 @pytest.mark.statement("S4-01")
 @every_node
-def test_what_is_stopped_is_not_run_in_any_order(made):
+def test_stopped_node_is_not_run_in_any_order_of_decorators(made):
     switch, script = stopped(everything=True), Script()
     for order in permutations(NAMES):
         decorators = guards(switch)
@@ -392,7 +394,7 @@ def test_what_is_stopped_is_not_run_in_any_order(made):
 
 
 @every_node
-def test_what_is_stopped_between_two_attempts_is_not_run_again(made):
+def test_node_stopped_between_two_attempts_is_not_run_again(made):
     switch, runs = KillSwitch(), []
 
     def answer(state):
@@ -407,7 +409,7 @@ def test_what_is_stopped_between_two_attempts_is_not_run_again(made):
 
 
 def checked(node):
-    """A guard of another layer, as one writes it."""
+    """A third-party guard."""
     if inspect.iscoroutinefunction(node):
 
         @wraps(node)
@@ -438,7 +440,7 @@ class Checked:
 
 
 class Checks:
-    """And as one whose instances decorate."""
+    """The same as a class whose instances decorate."""
 
     def __init__(self, check):
         self.check = check
@@ -455,7 +457,7 @@ class Checks:
 @pytest.mark.parametrize(
     "other", [checked, Checked, Checks(checked_output)], ids=["function", "object", "factory"]
 )
-def test_decorators_of_another_layer_chain_with_them_in_either_order(other):
+def test_other_decorators_chain_in_any_order(other):
     for order in permutations(["timeout", "retry", "breaker", "other"]):
         script = Script(Down(), Down())
         decorators = guards() | {"other": other}
@@ -465,7 +467,7 @@ def test_decorators_of_another_layer_chain_with_them_in_either_order(other):
         assert node.__name__ == "ask"
 
 
-def test_synchronous_ones_too():
+def test_other_decorators_chain_in_any_order_synchronously():
     for order in permutations(["timeout", "retry", "breaker", "other"]):
         decorators = guards() | {"other": checked}
         node = around([decorators[name] for name in order], sync_node_of(Script(Down())))
@@ -518,7 +520,7 @@ class Agent:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_object_is_named_by_its_class_as_a_graph_does_it(name):
+def test_object_is_named_by_its_class(name):
     node = guards()[name](Agent())
     assert (node.__name__, awaited(node, {})) == ("Agent", {"by": "object"})
     assert inspect.signature(node) == inspect.signature(Agent())
@@ -536,7 +538,7 @@ def test_methods_are_nodes():
 # States and ends.
 
 
-def test_each_attempt_gets_the_state_that_the_call_was_made_with():
+def test_each_attempt_gets_the_original_state():
     given = {"seen": []}
     states = []
 
@@ -554,7 +556,7 @@ def test_each_attempt_gets_the_state_that_the_call_was_made_with():
 
 
 @every_loop
-def test_a_cancelled_run_is_not_made_again_and_leaves_nothing_behind(loop):
+def test_cancelled_run_is_not_repeated_and_leaves_nothing(loop):
     async def main():
         for order in permutations(["timeout", "retry", "breaker", "bulkhead"]):
             breaker, bulkhead = CircuitBreaker("service"), Bulkhead("service", limit=1)

@@ -1,4 +1,4 @@
-"""What a pipeline says of itself: in words, in warnings, and how long it may take."""
+"""The explanation of a pipeline: text, warnings and worst case."""
 
 from math import inf
 
@@ -46,15 +46,15 @@ JITTER = ExponentialBackoff(0.2, jitter="full")
 
 
 class Down(Exception):
-    """What the other side fails with."""
+    """The error of the other side."""
 
 
 def cached():
-    """Answers where the other side does not."""
+    """Replaces a failed result."""
 
 
 def default():
-    """Answers if no other function does."""
+    """Returns a value when all other functions fail."""
 
 
 def template(attempts=3, backoff=JITTER, **settings):
@@ -93,8 +93,8 @@ def rules(*layers, **known):
     return [each.rule for each in Pipeline(*layers).lint(**known)]
 
 
-def said(*layers, **known):
-    """The words for the layers."""
+def output(*layers, **known):
+    """The explanation of the layers."""
     lines = Pipeline(*layers).explain(**known).splitlines()
     return [line.partition(": ")[2] for line in lines if line.startswith("  ") and line[2] != "-"]
 
@@ -110,8 +110,8 @@ def test_good_pipeline_is_explained_in_order_without_warnings():
         "to their end\n"
         "  2. RetryTemplate: up to 4 attempts, after Down; waiting up to 0.2, 0.4, 0.8 s\n"
         "  3. CircuitBreaker 'service': after 30% failures in the last 50 calls, among 10 calls at "
-        "least, none is made for 30 s or a little longer; then 3 at once, to see: 3 that succeed "
-        "close it\n"
+        "least, calls are rejected for 30 s or slightly longer; then 3 trial calls at once: 3 that "
+        "succeed close it\n"
         "  4. Bulkhead 'service': 50 calls at once, 100 more wait up to 1 s\n"
         "At most 4 calls of the function: 2 s in all if it is asynchronous, unbounded if it is "
         "synchronous.\n"
@@ -159,27 +159,27 @@ def test_good_pipeline_is_explained_in_order_without_warnings():
         ),
         (
             breaker(window=Consecutive(5), slow_call=2.0, half_open_calls=1, required_successes=1),
-            "after 5 failures in a row or calls slower than 2 s none is made for 30 s or a little "
-            "longer; then 1 at once, to see: 1 that succeed close it",
+            "after 5 consecutive failures or calls slower than 2 s calls are rejected for 30 s or "
+            "slightly longer; then 1 trial call at once: 1 that succeed close it",
         ),
         (
             breaker(window=Seconds(60), slow_call=2.0, slow_rate=0.5),
             "after 30% failures in the last 60 s, among 10 calls at least, or 50% of calls slower "
-            "than 2 s none is made for 30 s or a little longer; then 3 at once, to see: 3 that "
-            "succeed close it",
+            "than 2 s calls are rejected for 30 s or slightly longer; then 3 trial calls at once: "
+            "3 that succeed close it",
         ),
         (bulkhead(limit=1, queue=0, per_key=1), "1 call at once, 1 of each key, none waits"),
         (Fallback(cached), "where the call fails, cached answers"),
         (Fallback(cached, default), "where the call fails, cached, default answer in turn"),
         (
             hedge(max_hedges=2),
-            "where an answer takes longer than 0.05 s, the same is asked again, 2 times at most; "
-            "the first answer counts",
+            "a call that takes longer than 0.05 s is made again, at most 2 times; "
+            "the first result counts",
         ),
         (
             hedge(Quantile(0.95)),
-            "where an answer takes longer than 95% of the calls, the same is asked again, 1 time "
-            "at most; the first answer counts",
+            "a call that takes longer than 95% of the calls is made again, at most 1 time; "
+            "the first result counts",
         ),
         (
             Operations().idempotent(key=lambda order: order),
@@ -190,7 +190,7 @@ def test_good_pipeline_is_explained_in_order_without_warnings():
     ],
 )
 def test_layer_is_described_with_its_numbers(layer, words):
-    assert said(Timeout(60.0), layer)[1] == words
+    assert output(Timeout(60.0), layer)[1] == words
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,19 @@ def test_layer_is_described_with_its_numbers(layer, words):
     ],
 )
 def test_policy_is_described_with_its_present_numbers(policy, words):
-    assert said(Timeout(60.0), RetryTemplate(policy))[1].startswith(words)
+    assert output(Timeout(60.0), RetryTemplate(policy))[1].startswith(words)
 
 
 def test_backoff_that_raises_is_described_by_its_repr():
     def by_status(failures, error):
         return error.status
 
-    (words,) = said(template(3, FixedBackoff(by_status)))
+    (words,) = output(template(3, FixedBackoff(by_status)))
     assert "waiting as FixedBackoff(delay=<function" in words
     assert "no-jitter" not in rules(Timeout(2.0), template(3, FixedBackoff(by_status)))
 
 
-def test_the_warnings_stand_below_with_reason_and_remedy():
+def test_warnings_are_listed_with_reason_and_remedy():
     pipeline = Pipeline(Timeout(9.0), breaker(), template())
     assert pipeline.explain().endswith(
         "\nWarnings:\n"
@@ -302,7 +302,7 @@ LIMIT = Timeout(60.0)
         ),
     ],
 )
-def test_what_is_wrong_is_warned_of_and_what_is_right_is_not(rule, wrong, right):
+def test_rule_warns_of_wrong_pipelines_only(rule, wrong, right):
     assert rule in rules(*wrong)
     assert rule not in rules(*right)
 
@@ -322,7 +322,7 @@ def test_nested_retries_are_warned_of_with_their_product():
     )
 
 
-def test_a_hedge_of_retries_is_warned_of_with_what_it_multiplies_to():
+def test_hedge_of_retries_is_warned_of_with_its_number_of_calls():
     assert "6 calls for one" in reason("hedge-outside-retry", LIMIT, hedge(), template(3))
 
 
@@ -333,7 +333,7 @@ def test_inner_timeout_only_is_warned_of_with_the_total():
     )
 
 
-def test_what_is_known_of_the_function_is_taken_into_account():
+def test_attempt_duration_is_part_of_the_warnings():
     assert rules(template(), attempt_duration=1.0) == []
     assert "may take 66.6 s" in reason(
         "worst-case-exceeds-timeout", LIMIT, template(3), attempt_duration=22.0
@@ -349,7 +349,7 @@ def test_retry_without_jitter_is_warned_of(backoff):
 
 
 @pytest.mark.statement("S3-20")
-def test_a_retry_on_every_error_is_warned_of():
+def test_retry_on_every_error_is_warned_of():
     everything = [SimpleRetryPolicy(3), SimpleRetryPolicy(3, not_on=KeyError)]
     for policy in everything:
         assert "whatever is raised" in reason(
@@ -364,12 +364,12 @@ def test_a_retry_on_every_error_is_warned_of():
         ({"window": Consecutive(2)}, "2 failures open it"),
         ({"window": Calls(2), "minimum_calls": 2, "failure_rate": 0.5}, "1 failure open it"),
         ({"minimum_calls": 4, "failure_rate": 0.5}, "2 failures open it"),
-        ({"window": Consecutive(3)}, "3 failures in a row, open it"),
+        ({"window": Consecutive(3)}, "3 consecutive failures, open it"),
         ({"window": Consecutive(4)}, None),
         ({}, None),
     ],
 )
-def test_a_breaker_that_everyday_noise_opens_is_too_sensitive(settings, fails):
+def test_breaker_opened_by_ordinary_noise_is_too_sensitive(settings, fails):
     layers = LIMIT, template(3), breaker(**settings)
     if fails is None:
         assert rules(*layers) == []
@@ -397,7 +397,7 @@ def test_retry_of_rejections_is_warned_of_unless_it_waits_for_retry_after():
 
 
 @pytest.mark.statement("S1-38")
-def test_the_worst_case_is_computed_from_the_settings_and_compared_with_the_limit():
+def test_worst_case_is_computed_from_settings_and_compared():
     policy, backoff = SimpleRetryPolicy(3, retry_on=Down), ExponentialBackoff(0.5, jitter="full")
     assert worst_case(policy, backoff, attempt_duration=1.0).duration == pytest.approx(4.5)
     limited = RetryTemplate(policy, backoff, attempt_timeout=1.0)
@@ -452,7 +452,7 @@ def test_limits_of_the_parts_add_up_and_one_for_the_whole_cuts_the_sum():
         ([Timeout(3.0), Own()], 2.0, 3.0),
     ],
 )
-def test_the_worst_case_is_the_sum_of_the_layers(layers, known, seconds):
+def test_worst_case_is_the_sum_of_the_layers(layers, known, seconds):
     assert Pipeline(*layers).worst_case(attempt_duration=known) == seconds
 
 
@@ -471,7 +471,7 @@ def test_calls_are_counted_through_the_layers():
     assert "At most any number of calls of the function: unbounded." in Pipeline(Own()).explain()
 
 
-def test_explain_gives_one_time_when_both_kinds_of_function_take_it():
+def test_explain_has_one_duration_when_both_kinds_take_it():
     words = Pipeline(Timeout(2.0), breaker()).explain(attempt_duration=0.2)
     assert "At most 1 call of the function: 0.2 s in all." in words
 
@@ -490,7 +490,7 @@ def test_infinite_limits_are_no_limits():
     assert "1. Timeout 'request': no limit\n" in words
     assert "cancelled" not in words
     assert "unbounded.\nWarnings:\n  - unbounded-retry: " in words
-    with pytest.raises(ValueError, match="never ends"):
+    with pytest.raises(ValueError, match="has no limit"):
         Pipeline(Timeout(inf), RetryTemplate(AlwaysRetryPolicy(), FixedBackoff(1.0)))
 
 
@@ -560,12 +560,12 @@ def test_switch_is_described_in_words():
     ) in explained
 
 
-def test_a_switch_takes_no_time_and_makes_no_calls():
+def test_switch_takes_no_time_and_makes_no_calls():
     assert Pipeline(SWITCH).worst_case(attempt_duration=2.0) == 2.0
     assert "At most 1 call of the function" in Pipeline(SWITCH).explain()
 
 
-def test_the_same_guard_of_a_switch_may_be_there_twice():
+def test_guard_of_a_switch_may_occur_twice():
     assert Pipeline(SWITCH, Bulkhead("llm", limit=3), SWITCH).call(int, "17") == 17
 
 

@@ -1,4 +1,4 @@
-"""A pipeline does not hide the function that it calls: its parameters and its name are there."""
+"""A pipeline passes on the parameters and the name of the called function."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 
 class Sees:
-    """A strategy of one's own: writes down the parameters of what it is given."""
+    """A user's strategy that records the signature of its function."""
 
     def __init__(self):
         self.seen = []
@@ -85,37 +85,37 @@ ONES = {
     ),
     "a hedge with a fallback inside": lambda pool: Pipeline(hedge(pool), Fallback(cached)),
 }
-WAYS = {
+DRIVERS = {
     "call": lambda pipeline: pipeline.call,
     "outcome": lambda pipeline: lambda *args, **kwargs: pipeline.outcome(*args, **kwargs).unwrap(),
     "wrap": lambda pipeline: lambda fn, *args, **kwargs: pipeline.wrap(fn)(*args, **kwargs),
 }
 every_one = pytest.mark.parametrize("one", ONES.values(), ids=ONES)
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+every_driver = pytest.mark.parametrize("driver", DRIVERS.values(), ids=DRIVERS)
 
 
 # -- the stop flag ---------------------------------------------------------------------------------
 
 
 @every_one
-@every_way
-def test_a_function_that_takes_a_stop_flag_gets_one(one, way, pool):
-    call = way(one(pool))
+@every_driver
+def test_function_that_takes_a_stop_flag_gets_one(one, driver, pool):
+    call = driver(one(pool))
     for path, stop in (call(read, "page"), call(read, path="page")):
         assert (path, stop.is_set()) == ("page", False)
 
 
 @every_one
-@every_way
-def test_a_stop_that_the_call_gives_itself_is_left_alone(one, way, pool):
-    call = way(one(pool))
+@every_driver
+def test_stop_argument_of_the_caller_is_kept(one, driver, pool):
+    call = driver(one(pool))
     assert call(read, "page", "mine") == ("page", "mine")
     assert call(read, "page", stop="mine") == ("page", "mine")
     assert call(partial(read, stop="mine"), "page") == ("page", "mine")
 
 
-@every_way
-def test_abandoned_attempt_in_a_thread_gets_the_stop_flag(way):
+@every_driver
+def test_abandoned_attempt_in_a_thread_gets_the_stop_flag(driver):
     stopped = threading.Semaphore(0)
 
     def hangs(stop=None):
@@ -123,7 +123,7 @@ def test_abandoned_attempt_in_a_thread_gets_the_stop_flag(way):
             stopped.release()
 
     with pytest.raises(TimeoutError):
-        way(Pipeline(template(0.01), breaker()))(hangs)
+        driver(Pipeline(template(0.01), breaker()))(hangs)
     for _ in range(2):
         assert stopped.acquire(timeout=JOIN_TIMEOUT)
 
@@ -131,29 +131,29 @@ def test_abandoned_attempt_in_a_thread_gets_the_stop_flag(way):
 # -- what a layer is given -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["call", "outcome"])
-def test_a_strategy_of_ones_own_sees_the_parameters_of_the_function(way):
+@pytest.mark.parametrize("driver", ["call", "outcome"])
+def test_user_strategy_sees_the_signature_of_the_function(driver):
     outer, inner = Sees(), Sees()
-    getattr(Pipeline(outer, breaker(), inner, Bulkhead("service")), way)(read, "page", None)
+    getattr(Pipeline(outer, breaker(), inner, Bulkhead("service")), driver)(read, "page", None)
     assert outer.seen == inner.seen == ["(path, stop)"]
 
 
-@pytest.mark.parametrize("way", ["call_async", "outcome_async"])
-def test_it_sees_them_in_a_task_too(way):
+@pytest.mark.parametrize("driver", ["call_async", "outcome_async"])
+def test_user_strategy_sees_the_signature_in_a_task(driver):
     async def fetch(page):
         return page
 
     outer, inner = Sees(), Sees()
     pipeline = Pipeline(outer, breaker(), inner, Bulkhead("service"))
-    run(getattr(pipeline, way)(fetch, 17), clock=VirtualClock())
+    run(getattr(pipeline, driver)(fetch, 17), clock=VirtualClock())
     assert outer.seen == inner.seen == ["(page)"]
 
 
 # -- the name --------------------------------------------------------------------------------------
 
 
-def around(clock, told):
-    limit = Timeout(1.0, listeners=[told], clock=clock)
+def around(clock, listener):
+    limit = Timeout(1.0, listeners=[listener], clock=clock)
     return {
         "alone": Pipeline(limit),
         "outside": Pipeline(limit, breaker(), Bulkhead("service")),
@@ -166,46 +166,46 @@ places = pytest.mark.parametrize("place", around(VirtualClock(), Recorded()))
 
 
 @places
-@every_way
-def test_call_that_took_too_long_is_reported_with_the_function_name(place, way):
-    clock, told = VirtualClock(), Recorded()
-    way(around(clock, told)[place])(clock.advance, 2.0)
-    assert [event.operation for event in told.events] == [
+@every_driver
+def test_call_that_took_too_long_is_reported_with_the_function_name(place, driver):
+    clock, listener = VirtualClock(), Recorded()
+    driver(around(clock, listener)[place])(clock.advance, 2.0)
+    assert [event.operation for event in listener.events] == [
         "retrytemplate.testing.clock.VirtualClock.advance"
     ]
 
 
 @places
-@pytest.mark.parametrize("way", ["call_async", "outcome_async", "wrap"])
-def test_so_is_one_that_was_cut(place, way):
-    clock, told = VirtualClock(), Recorded()
-    pipeline = around(clock, told)[place]
+@pytest.mark.parametrize("driver", ["call_async", "outcome_async", "wrap"])
+def test_cut_call_is_reported_with_the_function_name(place, driver):
+    clock, listener = VirtualClock(), Recorded()
+    pipeline = around(clock, listener)[place]
 
     async def main():
-        if way == "wrap":
+        if driver == "wrap":
             await pipeline.wrap(clock.sleep_async)(60.0)
         else:
-            (await getattr(pipeline, way)(clock.sleep_async, 60.0)).unwrap()
+            (await getattr(pipeline, driver)(clock.sleep_async, 60.0)).unwrap()
 
     with pytest.raises(TimeoutError):
         run(main(), clock=clock)
-    assert [event.operation for event in told.events] == [
+    assert [event.operation for event in listener.events] == [
         "retrytemplate.testing.clock.VirtualClock.sleep_async"
     ]
 
 
-def test_an_object_that_is_called_has_the_name_of_its_class():
+def test_callable_object_is_named_by_its_class():
     class Slow:
         def __call__(self):
             clock.advance(2.0)
 
-    clock, told = VirtualClock(), Recorded()
-    Pipeline(Timeout(1.0, listeners=[told], clock=clock), breaker()).outcome(Slow())
-    assert [event.operation.rpartition(".")[2] for event in told.events] == ["Slow"]
+    clock, listener = VirtualClock(), Recorded()
+    Pipeline(Timeout(1.0, listeners=[listener], clock=clock), breaker()).outcome(Slow())
+    assert [event.operation.rpartition(".")[2] for event in listener.events] == ["Slow"]
 
 
 class Operations(RetryListener):
-    """Keeps the name of the function at each end."""
+    """Records the name of the function at each end."""
 
     def __init__(self):
         self.names = []
@@ -214,14 +214,14 @@ class Operations(RetryListener):
         self.names.append(context.operation)
 
 
-@pytest.mark.parametrize("way", ["call", "outcome", "wrap"])
-def test_template_in_a_pipeline_shows_its_listener_the_function(way):
-    told = Operations()
-    retrying = RetryTemplate(listeners=[told])
+@pytest.mark.parametrize("driver", ["call", "outcome", "wrap"])
+def test_listener_of_a_template_in_a_pipeline_gets_the_function(driver):
+    listener = Operations()
+    retrying = RetryTemplate(listeners=[listener])
     limit = Timeout(60.0, clock=VirtualClock())
     for pipeline in (Pipeline(retrying, limit, breaker()), Pipeline(limit, breaker(), retrying)):
-        if way == "wrap":
+        if driver == "wrap":
             pipeline.wrap(cached)("a", 1)
         else:
-            getattr(pipeline, way)(cached, "a", 1)
-    assert told.names == [f"{__name__}.cached"] * 2
+            getattr(pipeline, driver)(cached, "a", 1)
+    assert listener.names == [f"{__name__}.cached"] * 2

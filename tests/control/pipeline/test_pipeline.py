@@ -1,4 +1,4 @@
-"""A pipeline: what is around a call, in the order in which it is written."""
+"""A pipeline: strategies around a call, in the order in which they are written."""
 
 import asyncio
 
@@ -32,29 +32,29 @@ every_loop = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 
 
 class Down(Exception):
-    """What the other side fails with."""
+    """The error of the other side."""
 
 
-class Tells:
-    """A strategy of one's own: writes down when it is entered and left."""
+class Logging:
+    """A user's strategy that records when it is entered and left."""
 
-    def __init__(self, name, heard):
-        self.name, self.heard = name, heard
+    def __init__(self, name, events):
+        self.name, self.events = name, events
 
     def call(self, fn, /, *args, **kwargs):
-        self.heard.append(f"in {self.name} {args}")
+        self.events.append(f"in {self.name} {args}")
         try:
             return fn(*args, **kwargs)
         finally:
-            self.heard.append(f"out {self.name}")
+            self.events.append(f"out {self.name}")
 
     async def call_async(self, fn, /, *args, **kwargs):
-        self.heard.append(f"in {self.name} {args}")
+        self.events.append(f"in {self.name} {args}")
         try:
             value = fn(*args, **kwargs)
             return await value if asyncio.iscoroutine(value) else value
         finally:
-            self.heard.append(f"out {self.name}")
+            self.events.append(f"out {self.name}")
 
     def wrap(self, fn):
         if asyncio.iscoroutinefunction(fn):
@@ -78,7 +78,7 @@ def breaker(failures=50, **settings):
 
 
 def failing(times, value="answer"):
-    """A function that fails so often; its calls are in ``calls``."""
+    """A function that fails a number of times; its calls are in ``calls``."""
 
     def function(*args):
         function.calls += 1
@@ -93,40 +93,40 @@ def failing(times, value="answer"):
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def test_the_outermost_is_written_first_and_all_see_the_arguments_of_the_call():
-    heard = []
-    pipeline = Pipeline(Tells("a", heard), Tells("b", heard))
+def test_outermost_layer_is_first_and_all_see_the_arguments():
+    events = []
+    pipeline = Pipeline(Logging("a", events), Logging("b", events))
     expected = ["in a (17,)", "in b (17,)", "17", "out b", "out a"]
-    assert pipeline.call(lambda number: heard.append(str(number)), 17) is None
-    assert heard == expected
-    del heard[:]
-    pipeline.wrap(lambda number: heard.append(str(number)))(17)
-    assert heard == expected
+    assert pipeline.call(lambda number: events.append(str(number)), 17) is None
+    assert events == expected
+    del events[:]
+    pipeline.wrap(lambda number: events.append(str(number)))(17)
+    assert events == expected
 
 
 @every_loop
-def test_it_is_the_same_in_a_task(loop):
-    heard = []
-    pipeline = Pipeline(Tells("a", heard), template(2), Tells("b", heard))
+def test_order_of_layers_is_the_same_in_a_task(loop):
+    events = []
+    pipeline = Pipeline(Logging("a", events), template(2), Logging("b", events))
 
     @pipeline.wrap
     async def function(number, *, unit):
         await loop.checkpoint()
-        if len(heard) < 3:
+        if len(events) < 3:
             raise Down
         return f"{number} {unit}"
 
     async def main():
         assert await function(17, unit="m") == "17 m"
         inner = ["in b (17,)", "out b"]
-        assert heard == ["in a (17,)", *inner, *inner, "out a"]
+        assert events == ["in a (17,)", *inner, *inner, "out a"]
         assert await pipeline.call_async("{} {unit}".format, 17, unit="m") == "17 m"
 
     loop.run(main)
 
 
 @pytest.mark.statement("S4-94")
-def test_a_timeout_outside_is_for_all_attempts_and_each_one_passes_the_breaker_inside():
+def test_outer_timeout_covers_all_attempts_and_each_passes_the_breaker():
     clock = VirtualClock()
     circuit = breaker(2, clock=clock)
     pipeline = Pipeline(
@@ -151,7 +151,7 @@ def test_a_timeout_outside_is_for_all_attempts_and_each_one_passes_the_breaker_i
 
 
 @pytest.mark.statement("S4-94")
-def test_an_open_circuit_is_not_retried_blindly():
+def test_open_circuit_is_not_retried():
     circuit = breaker()
     circuit.force_open(by="kim", reason="being mended")
     outcome = Pipeline(Timeout(2.0), template(5), circuit).outcome(failing(0))
@@ -159,26 +159,26 @@ def test_an_open_circuit_is_not_retried_blindly():
     assert circuit.snapshot().rejected == 1
 
 
-@pytest.mark.parametrize("way", ["call", "wrap", "outcome"])
-def test_what_each_layer_does_it_does_here(way):
+@pytest.mark.parametrize("driver", ["call", "wrap", "outcome"])
+def test_each_layer_keeps_its_behaviour(driver):
     circuit, bulkhead = breaker(), Bulkhead("service", limit=3)
     pipeline = Pipeline(Timeout(2.0), template(), circuit, bulkhead)
     function = failing(2)
-    if way == "outcome":
+    if driver == "outcome":
         outcome = pipeline.outcome(function)
         assert (outcome.unwrap(), outcome.attempts, outcome.ok) == ("answer", 3, True)
     else:
-        answer = pipeline.wrap(function)() if way == "wrap" else pipeline.call(function)
+        answer = pipeline.wrap(function)() if driver == "wrap" else pipeline.call(function)
         assert answer == "answer"
     assert (bulkhead.snapshot().admitted, bulkhead.snapshot().in_use) == (3, 0)
     assert circuit.snapshot().failures == 0
 
 
-def test_a_fallback_is_asked_with_the_arguments_of_the_call():
-    asked = []
+def test_fallback_gets_the_arguments_of_the_call():
+    queries = []
 
     def cached(city, *, unit):
-        asked.append((city, unit))
+        queries.append((city, unit))
         return 31
 
     def provider(city, *, unit):
@@ -187,11 +187,11 @@ def test_a_fallback_is_asked_with_the_arguments_of_the_call():
     pipeline = Pipeline(Fallback(cached), template(2), breaker())
     assert pipeline.call(provider, "Rome", unit="C") == 31
     assert pipeline.wrap(provider)("Rome", unit="C") == 31
-    assert asked == [("Rome", "C")] * 2
+    assert queries == [("Rome", "C")] * 2
 
 
 @every_loop
-def test_a_hedge_inside_the_retry_asks_each_attempt_twice(loop):
+def test_hedge_inside_the_retry_doubles_each_attempt(loop):
     answered = []
 
     async def replica(number):
@@ -211,7 +211,7 @@ def test_a_hedge_inside_the_retry_asks_each_attempt_twice(loop):
     assert answered.count(17) == 4
 
 
-def test_a_bound_template_is_a_layer_too_and_its_state_sees_the_call():
+def test_bound_template_is_a_layer_with_its_state():
     bound = template(5).bind(state=RetryState("order-17"))
     pipeline = Pipeline(Timeout(2.0), bound)
     function = failing(1)
@@ -220,7 +220,7 @@ def test_a_bound_template_is_a_layer_too_and_its_state_sees_the_call():
     assert pipeline.call(function) == "answer"
 
 
-def test_a_recovery_that_is_chosen_by_the_call_sees_the_call():
+def test_recovery_chosen_by_the_call_gets_the_call():
     seen = []
 
     class Chosen:
@@ -229,7 +229,7 @@ def test_a_recovery_that_is_chosen_by_the_call_sees_the_call():
             return lambda context: "recovered"
 
         def __call__(self, context):
-            raise AssertionError("not asked: it chooses another")
+            raise AssertionError("not called: it chooses another")
 
     function = failing(9)
     pipeline = Pipeline(Timeout(2.0), template(2, recovery=Chosen()))
@@ -237,13 +237,13 @@ def test_a_recovery_that_is_chosen_by_the_call_sees_the_call():
     assert seen == [(Down, function, (17,))]
 
 
-def test_one_inside_another_stands_there_with_its_layers():
+def test_pipeline_inside_another_adds_its_layers():
     inner = Pipeline(template(), breaker(), name="inner")
     outer = Pipeline(Timeout(2.0), inner)
     assert outer.layers == (outer.layers[0], *inner.layers)
 
 
-def test_an_outcome_says_how_often_the_function_was_called_and_how_long_it_took():
+def test_outcome_has_the_number_of_calls_and_the_duration():
     clock = VirtualClock()
     pipeline = Pipeline(template(backoff=FixedBackoff(2.0), clock=clock), clock=clock)
     outcome = pipeline.outcome(failing(1))
@@ -253,7 +253,7 @@ def test_an_outcome_says_how_often_the_function_was_called_and_how_long_it_took(
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError, MisuseError])
-def test_an_outcome_holds_nothing_back_that_ends_the_program_or_the_task(end):
+def test_outcome_does_not_hold_base_exceptions(end):
     def ends():
         raise end
 
@@ -276,7 +276,7 @@ def test_unawaited_result_is_rejected_with_the_function_name():
             pipeline.call(later)
 
 
-def test_a_wrapped_function_stays_what_it_was():
+def test_wrapped_function_keeps_its_kind():
     pipeline = Pipeline(Timeout(2.0), template(), breaker(), Bulkhead("service"))
 
     class Service:
@@ -301,11 +301,11 @@ def test_a_wrapped_function_stays_what_it_was():
     assert service.fetch(17) == 17
     assert (Service.fetch.__name__, Service.fetch.__doc__) == ("fetch", "Fetch it.")
     assert run(service.later(3), clock=VirtualClock()) == 3
-    with pytest.raises(TypeError, match="takes no generator function"):
+    with pytest.raises(TypeError, match="takes a function, got the generator function"):
         pipeline.wrap(lambda: (yield))
 
 
-def test_it_is_a_strategy_itself_and_says_what_it_is_made_of():
+def test_pipeline_is_a_strategy_and_its_repr_names_the_layers():
     pipeline = Pipeline(Timeout(2.0, kind="partner"), template(name="charge"), breaker(), name="x")
     assert isinstance(pipeline, Strategy)
     assert repr(pipeline) == (
@@ -323,7 +323,7 @@ def test_it_is_a_strategy_itself_and_says_what_it_is_made_of():
         ((17,), r"takes strategies, objects with call, call_async and wrap.*got 17"),
         ((Timeout,), "takes strategies"),
         ((failing,), "takes strategies"),
-        ((Timeout(1.0), RetryBudget()), r"its place is RetryTemplate\(guards=...\)"),
+        ((Timeout(1.0), RetryBudget()), r"pass a guard to RetryTemplate\(guards=...\)"),
     ],
 )
 def test_wrong_type_of_strategy_is_rejected(layers, problem):
@@ -331,16 +331,18 @@ def test_wrong_type_of_strategy_is_rejected(layers, problem):
         Pipeline(*layers)
 
 
-def test_a_name_and_a_clock_must_be_some():
-    with pytest.raises(TypeError, match="name must be a non-empty str"):
+def test_name_and_clock_are_checked():
+    with pytest.raises(TypeError, match="name must be a non-blank str"):
         Pipeline(Timeout(1.0), name="")
     with pytest.raises(TypeError, match="clock must"):
         Pipeline(Timeout(1.0), clock=17)
 
 
 @pytest.mark.parametrize("layer", [breaker(), Bulkhead("service"), Fallback(failing(0))])
-def test_what_keeps_a_state_stands_in_a_pipeline_once(layer):
-    with pytest.raises(ValueError, match="takes what keeps a state once, got"):
+def test_layer_with_state_may_occur_once(layer):
+    with pytest.raises(
+        ValueError, match="a strategy with state must appear only once in a Pipeline, got"
+    ):
         Pipeline(Pipeline(layer), Timeout(1.0), layer)
     once = Timeout(1.0)
     assert Pipeline(once, layer, once).layers == (once, layer, once)
@@ -350,7 +352,9 @@ def test_what_keeps_a_state_stands_in_a_pipeline_once(layer):
 def test_unbounded_retry_is_rejected():
     endless = RetryTemplate(AlwaysRetryPolicy(), FixedBackoff(1.0), name="forever")
     for layers in ((endless,), (breaker(), endless, Timeout(1.0)), (endless.bind(),)):
-        with pytest.raises(ValueError, match=r"'forever' never ends, by AlwaysRetryPolicy"):
+        with pytest.raises(
+            ValueError, match=r"'forever' has no limit, its policy is AlwaysRetryPolicy"
+        ):
             Pipeline(*layers)
     assert Pipeline(Timeout(60.0), endless).worst_case() == 60.0
     bounded = endless.with_(policy=AlwaysRetryPolicy() & SimpleRetryPolicy(5))

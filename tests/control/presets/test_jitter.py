@@ -1,4 +1,4 @@
-"""A wait for loops that are written by hand."""
+"""A delay function for manual retry loops."""
 
 from datetime import timedelta
 from random import Random
@@ -13,7 +13,7 @@ from retrytemplate.testing import ScriptedRandom, VirtualClock
 
 
 @pytest.mark.statement("S4-22")
-def test_it_doubles_and_is_up_to_a_quarter_longer():
+def test_delay_doubles_with_a_jitter_up_to_a_quarter():
     def delays(drawn):
         return [backoff_delay(each, random=ScriptedRandom([drawn])) for each in (1, 2, 3, 4)]
 
@@ -23,7 +23,7 @@ def test_it_doubles_and_is_up_to_a_quarter_longer():
 
 @pytest.mark.statement("S4-22")
 @given(st.integers(1, 5000), st.floats(0, 1e300), st.floats(0, 1e300), st.integers())
-def test_it_is_never_above_the_maximum(attempt, base, maximum, seed):
+def test_delay_never_exceeds_the_maximum(attempt, base, maximum, seed):
     assert 0.0 <= backoff_delay(attempt, base, maximum, random=Random(seed)) <= maximum
 
 
@@ -41,7 +41,7 @@ def test_default_random_source_is_the_module():
     assert 24.0 <= backoff_delay(9, timedelta(seconds=1), timedelta(seconds=30)) <= 30.0
 
 
-def test_it_serves_as_a_backoff():
+def test_backoff_delay_serves_as_a_backoff():
     clock, drawn = VirtualClock(), ScriptedRandom([0.0], cycle=True)
     backoff = FixedBackoff(lambda failures, error: backoff_delay(failures, random=drawn))
     RetryTemplate(SimpleRetryPolicy(4), backoff, clock=clock).outcome(int, "x")

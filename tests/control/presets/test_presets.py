@@ -1,4 +1,4 @@
-"""Settings by name: what they are, how they change, how they are found."""
+"""Settings by name: their values, changes and registration."""
 
 import re
 import ssl
@@ -61,7 +61,7 @@ def clock():
 
 @pytest.fixture(autouse=True)
 def only_what_is_shipped():
-    """What others have registered is not there, what a test registers is gone after it."""
+    """Remove registered presets before and after a test."""
     before = dict(catalog._known)
     catalog._known.clear()
     catalog._known.update(SHIPPED)
@@ -74,7 +74,7 @@ def raising(failure):
     raise failure
 
 
-def told(status, **headers):
+def rejected(status, **headers):
     error = urllib.error.HTTPError("/", status, "no", headers, None)
     error.close()
     return error
@@ -84,7 +84,7 @@ def told(status, **headers):
 
 
 @pytest.mark.statement("S0-02")
-def test_the_article_s_numbers_are_those_of_fast_io():
+def test_fast_io_has_the_documented_numbers():
     assert FAST_IO.max_attempts == 3
     assert FAST_IO.attempt_timeout == 2.0
     assert (FAST_IO.initial, FAST_IO.maximum, FAST_IO.multiplier) == (0.2, 2.0, 2.0)
@@ -95,7 +95,7 @@ def test_the_article_s_numbers_are_those_of_fast_io():
 
 @pytest.mark.statement("S0-02")
 @pytest.mark.parametrize(("drawn", "waits"), [(0.0, [0.2, 0.4]), (0.5, [0.25, 0.45])])
-def test_a_template_without_arguments_does_by_them(clock, drawn, waits):
+def test_template_without_arguments_uses_fast_io(clock, drawn, waits):
     template = FAST_IO.template(clock=clock, random=ScriptedRandom([drawn] * 2))
     assert template.attempt_timeout.seconds == 2.0
     assert template.outcome(raising, TimeoutError()).attempts == 3
@@ -108,12 +108,12 @@ def test_a_template_without_arguments_does_by_them(clock, drawn, waits):
     [(TimeoutError(), 3), (ConnectionResetError(), 3), (OSError(), 3), (ValueError(), 1)],
     ids=lambda each: type(each).__name__ if isinstance(each, Exception) else str(each),
 )
-def test_it_retries_timeouts_and_errors_of_the_system(clock, failure, attempts):
+def test_fast_io_retries_timeouts_and_os_errors(clock, failure, attempts):
     assert FAST_IO.template(clock=clock).outcome(raising, failure).attempts == attempts
 
 
 @pytest.mark.statement("S0-02")
-def test_an_attempt_has_two_seconds(clock):
+def test_attempt_is_limited_to_two_seconds(clock):
     outcome = run(FAST_IO.template(clock=clock).outcome_async(clock.sleep_async, 2.1), clock=clock)
     assert (outcome.attempts, type(outcome.exception).__name__) == (3, "AttemptTimeoutError")
 
@@ -139,24 +139,26 @@ PASSING = {"fast-io": set(), "slow-io": set(), "openai": {408, 409, 425, 429}}
 
 @pytest.mark.statement("S0-32")
 @every_preset
-def test_of_what_the_client_did_wrong_a_preset_retries_only_what_says_that_it_passes(clock, name):
+def test_preset_retries_only_temporary_client_errors(clock, name):
     sure = preset(name).with_(idempotent=True, budget=False, strict=False)
     template = sure.template(clock=clock)
-    attempts = {code: template.outcome(raising, told(code)).attempts for code in range(400, 500)}
+    attempts = {
+        code: template.outcome(raising, rejected(code)).attempts for code in range(400, 500)
+    }
     retried = {code for code, number in attempts.items() if number > 1}
     assert retried == PASSING.get(name, {408, 425, 429})
 
 
-def test_what_a_server_wants_is_waited_for_up_to_a_limit(clock):
+def test_retry_after_is_waited_for_up_to_a_limit(clock):
     template = FAST_IO.with_(give_up_above=10.0).template(clock=clock, random=ScriptedRandom([0.0]))
-    failures = [told(503, **{"Retry-After": "7"}), told(503, **{"Retry-After": "11"})]
+    failures = [rejected(503, **{"Retry-After": "7"}), rejected(503, **{"Retry-After": "11"})]
     outcome = template.outcome(lambda: raising(failures.pop(0)))
     assert (outcome.attempts, clock.sleeps) == (2, [7.0])
 
 
-def test_no_other_backoff_makes_a_retry_come_before_that(clock):
+def test_shorter_backoff_does_not_precede_retry_after(clock):
     template = FAST_IO.with_(give_up_above=10.0).template(clock=clock).with_(backoff=NoBackoff())
-    outcome = template.outcome(raising, told(503, **{"Retry-After": "7"}))
+    outcome = template.outcome(raising, rejected(503, **{"Retry-After": "7"}))
     assert isinstance(outcome.exception, Rejected)
 
 
@@ -181,7 +183,7 @@ def test_no_other_backoff_makes_a_retry_come_before_that(clock):
         ("stream", StreamTimeout(first=5.0)),
     ],
 )
-def test_one_field_changes_and_all_others_stay(change, value):
+def test_with_changes_one_field_and_keeps_the_others(change, value):
     changed = attrs.asdict(FAST_IO.with_(**{change: value}), recurse=False)
     usual = attrs.asdict(FAST_IO, recurse=False)
     assert changed.pop(change) == value
@@ -246,7 +248,7 @@ def test_settings_of_a_preset_are_its_parameters():
     assert set(PresetSettings.__annotations__) == {each.name for each in attrs.fields(Preset)}
 
 
-def test_it_is_frozen():
+def test_preset_is_frozen():
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         FAST_IO.max_attempts = 5
 
@@ -258,14 +260,14 @@ def test_times_may_be_timedeltas():
     assert (made.initial, made.maximum, made.jitter) == (1.0, 5.0, 1.0)
 
 
-def test_one_class_may_stand_for_a_tuple():
+def test_single_class_is_accepted_for_retry_on():
     assert FAST_IO.with_(retry_on=ConnectionError).retry_on == (ConnectionError,)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"name": " "}, TypeError, "name must be a non-empty str"),
+        ({"name": " "}, TypeError, "name must be a non-blank str"),
         ({"retry_on": ()}, TypeError, "retry_on must be exception classes"),
         ({"retry_on": "OSError"}, TypeError, "retry_on must be exception classes"),
         ({"retry_on": KeyboardInterrupt}, ValueError, "never retried"),
@@ -279,7 +281,11 @@ def test_one_class_may_stand_for_a_tuple():
         ({"jitter": -0.1}, ValueError, "jitter must be"),
         ({"jitter": True}, TypeError, "jitter must be"),
         ({"give_up_above": -1}, ValueError, "give_up_above must be"),
-        ({"idempotent": "yes"}, ValueError, "idempotent must be 'by request'"),
+        (
+            {"idempotent": "yes"},
+            ValueError,
+            "idempotent must be True, False, None, a function or 'by_request', got 'yes'",
+        ),
         ({"idempotent": 1}, TypeError, "idempotent must be"),
         ({"budget": 0.2}, TypeError, "budget must be a RetryBudget"),
         ({"stream": 30.0}, TypeError, "stream must be a StreamTimeout"),
@@ -295,14 +301,14 @@ def test_wrong_settings_are_rejected_at_construction(change, error, message):
 # Templates.
 
 
-def test_the_settings_of_a_template_are_its_own(clock):
+def test_template_settings_are_passed_on(clock):
     template = SLOW_IO.template(name="reports", clock=clock, recovery=lambda context: "by mail")
     assert template.name == "reports"
     assert template.call(raising, TimeoutError()) == "by mail"
 
 
 @every_preset
-def test_in_a_pipeline_its_longest_is_known_and_nothing_is_wrong_with_it(name):
+def test_preset_in_a_pipeline_has_a_worst_case_and_no_warnings(name):
     pipeline = Pipeline(Timeout(1000), preset(name).template())
     assert pipeline.worst_case(attempt_duration=30.0) < 1000
     assert pipeline.lint(attempt_duration=30.0) == ()
@@ -316,12 +322,12 @@ def test_in_a_pipeline_its_longest_is_known_and_nothing_is_wrong_with_it(name):
         ("attempt_timeout", 3.0, "it is the preset's, which with_() changes, got 3.0"),
     ],
 )
-def test_what_the_preset_says_is_not_said_twice(setting, value, message):
+def test_setting_of_the_preset_is_rejected_in_template(setting, value, message):
     with pytest.raises(TypeError, match=re.escape(f"{setting} must be left out: {message}")):
         FAST_IO.template(**{setting: value})
 
 
-def test_guards_of_the_caller_are_asked_first(clock):
+def test_guards_of_the_caller_are_checked_first(clock):
     class Stopped(Guard):
         def admit(self, context):
             raise KillSwitchActiveError("stopped")
@@ -341,7 +347,7 @@ def test_templates_of_one_preset_do_not_share_a_budget_unless_it_is_named(clock)
     assert [named.template(clock=clock).guards[-1] for _ in range(2)] == [shared, shared]
 
 
-def test_a_budget_of_its_own_goes_by_the_template_s_clock(clock):
+def test_budget_of_a_preset_uses_the_clock_of_the_template(clock):
     made = HTTPX.with_(idempotent=True, max_attempts=1000, maximum=0.0, initial=0.0)
     template = made.template(clock=clock)
     assert isinstance(template.outcome(raising, OSError(104, "reset")).exception, Rejected)
@@ -349,7 +355,7 @@ def test_a_budget_of_its_own_goes_by_the_template_s_clock(clock):
     assert template.guards[-1].snapshot().available == 100
 
 
-def test_a_budget_that_is_empty_allows_no_retry(clock):
+def test_empty_budget_allows_no_retry(clock):
     empty = RetryBudget.tokens(capacity=1, cost=1, clock=clock)
     empty.withdraw()
     outcome = FAST_IO.with_(budget=empty).template(clock=clock).outcome(raising, TimeoutError())
@@ -361,12 +367,12 @@ def test_a_budget_that_is_empty_allows_no_retry(clock):
     [(None, 3), (True, 3), (False, 1), (lambda context: context.name == "pay", 3)],
     ids=["not checked", "yes", "no", "a function"],
 )
-def test_a_call_that_must_not_be_made_twice_is_not(clock, idempotent, attempts):
+def test_call_that_is_not_idempotent_is_not_retried(clock, idempotent, attempts):
     template = FAST_IO.with_(idempotent=idempotent).template(name="pay", clock=clock)
     assert template.outcome(raising, TimeoutError()).attempts == attempts
 
 
-def test_with_a_key_it_may_be(clock):
+def test_call_with_a_key_is_retried(clock):
     template = FAST_IO.with_(idempotent=False).template(clock=clock)
 
     def pay():
@@ -374,8 +380,8 @@ def test_with_a_key_it_may_be(clock):
         raise TimeoutError
 
     assert template.outcome(pay).attempts == 3
-    refused = template.outcome(raising, TimeoutError()).exception
-    assert isinstance(refused, IdempotencyRequiredError)
+    rejection = template.outcome(raising, TimeoutError()).exception
+    assert isinstance(rejection, IdempotencyRequiredError)
 
 
 def test_waits_stay_below_the_maximum_and_keep_their_jitter():
@@ -390,7 +396,7 @@ def test_waits_stay_below_the_maximum_and_keep_their_jitter():
     assert min(waits[5:]) >= 1.9
 
 
-def test_a_jitter_that_is_longer_than_the_cap_is_all_of_the_wait():
+def test_jitter_longer_than_the_cap_is_the_whole_wait():
     backoff = AddedJitter(ExponentialBackoff(0.2), 5.0, 2.0)
     assert backoff.next(0.2, OSError(), ScriptedRandom([0.0]))[0] == 0.0
     assert backoff.next(0.2, OSError(), ScriptedRandom([0.5]))[0] == 1.0
@@ -415,36 +421,36 @@ class TestAddedJitter(BackoffConformance):
 
 @pytest.mark.statement("S0-61")
 @pytest.mark.parametrize("name", ["fast-io", "FAST_IO", "Fast_IO", " fast-io "])
-def test_it_is_found_by_its_name(name):
+def test_preset_is_found_by_its_name(name):
     assert preset(name) is FAST_IO
 
 
 @pytest.mark.statement("S0-61")
 @every_preset
-def test_each_is_known_under_the_name_that_it_has_and_is_a_constant_of_that_name(name):
+def test_each_preset_has_a_constant_of_its_name(name):
     constant = name.upper().replace("-", "_")
     assert PRESETS[name].name == name
     assert preset(constant) is getattr(control, constant) is PRESETS[name]
 
 
 @pytest.mark.statement("S0-61")
-def test_a_name_that_there_is_not_says_which_there_are():
+def test_unknown_name_is_rejected_with_the_known_names():
     with pytest.raises(LookupError, match="no preset 'fast'; there are 'aiohttp', 'fast-io', "):
         preset("fast")
-    with pytest.raises(TypeError, match="name must be a non-empty str"):
+    with pytest.raises(TypeError, match="name must be a non-blank str"):
         preset(None)
 
 
 @pytest.mark.statement("S0-61")
-def test_one_of_your_own_is_registered_and_found_everywhere():
+def test_registered_preset_is_found_by_name():
     ledger = register(POSTGRESQL.with_(name="ledger", idempotent=True))
     assert preset("ledger") is PRESETS["ledger"] is ledger
 
 
 @pytest.mark.statement("S0-61")
-def test_a_name_is_not_taken_twice_unless_it_is_meant():
+def test_registered_name_is_replaced_only_on_request():
     first = register(FAST_IO.with_(name="Ledger_DB"))
-    with pytest.raises(ValueError, match="another preset 'ledger-db'"):
+    with pytest.raises(ValueError, match="preset 'ledger-db' already exists"):
         register(SLOW_IO.with_(name="ledger-db"))
     assert preset("ledger-db") is first
     assert register(FAST_IO.with_(name="Ledger_DB")) is first  # the same, once more
@@ -459,14 +465,14 @@ def test_replace_that_is_not_a_bool_is_rejected(replace):
     assert preset("fast-io") is FAST_IO
 
 
-def test_two_with_the_same_limits_of_a_stream_are_the_same():
+def test_presets_with_equal_stream_limits_are_equal():
     talks = [OPENAI.with_(name="talk", stream=StreamTimeout(first=5.0)) for _ in range(2)]
     assert register(talks[0]) is register(talks[1])
-    with pytest.raises(ValueError, match="there is another preset 'talk'"):
+    with pytest.raises(ValueError, match="preset 'talk' already exists"):
         register(OPENAI.with_(name="talk", stream=StreamTimeout(first=6.0)))
 
 
-def test_only_presets_are_registered():
+def test_register_requires_a_preset():
     with pytest.raises(TypeError, match="takes a Preset"):
         register(RetryTemplate())
     with pytest.raises(TypeError):
@@ -474,7 +480,7 @@ def test_only_presets_are_registered():
 
 
 @pytest.mark.statement("S4-13")
-def test_the_one_for_streams_gives_the_first_item_longer_than_the_next():
+def test_streaming_preset_gives_the_first_item_more_time():
     limits = STREAMING.stream
     assert limits.first > limits.between
     assert limits.total is None
@@ -482,7 +488,7 @@ def test_the_one_for_streams_gives_the_first_item_longer_than_the_next():
 
 
 @pytest.mark.statement("S4-13")
-def test_a_preset_goes_around_a_stream_with_its_limits(clock):
+def test_stream_limits_of_a_preset_apply_to_its_stream(clock):
     def tokens():
         yield "Once"
         clock.advance(2.0)
@@ -496,8 +502,10 @@ def test_a_preset_goes_around_a_stream_with_its_limits(clock):
     assert late.value.kind == "next item"
 
 
-def test_one_without_limits_of_a_stream_goes_around_none():
-    with pytest.raises(MisuseError, match=r"'fast-io' has no limits .* with_\(stream="):
+def test_preset_without_stream_limits_rejects_streams():
+    with pytest.raises(
+        MisuseError, match=r"'fast-io' has no stream timeouts; set them: with_\(stream="
+    ):
         FAST_IO.over(["Once", "upon"])
 
 
@@ -531,21 +539,21 @@ def test_stream_is_restarted_until_its_first_item(clock, name):
     assert len(begun) == 2
 
 
-def test_another_limit_does_not_restart_the_stream(clock):
+def test_request_deadline_does_not_restart_the_stream(clock):
     template = preset("streaming").template(clock=clock)
     late = DeadlineExceededError("late", kind="request")
     assert template.outcome(raising, late).attempts == 1
     assert FAST_IO.template(clock=clock).outcome(raising, late).attempts == 1
 
 
-def test_of_a_group_all_must_be_worth_it(clock):
+def test_group_is_retryable_only_if_every_member_is(clock):
     template = OPENAI.template(clock=clock)
     late = DeadlineExceededError("late", kind="first item")
     assert template.outcome(raising, ExceptionGroup("both", [late, TimeoutError()])).attempts == 4
     assert template.outcome(raising, ExceptionGroup("both", [late, ValueError()])).attempts == 1
 
 
-def test_a_certificate_that_is_not_trusted_is_not_asked_for_again(clock):
+def test_untrusted_certificate_is_not_retried(clock):
     distrusted = ConnectionError("no connection")
     distrusted.__cause__ = ssl.SSLCertVerificationError(1, "self-signed")
     for made in (OPENAI, HTTPX.with_(idempotent=True)):
@@ -561,9 +569,7 @@ def test_a_certificate_that_is_not_trusted_is_not_asked_for_again(clock):
         ("requests", "urllib3.exceptions"),
     ],
 )
-def test_a_module_of_that_name_that_is_another_one_changes_nothing(
-    clock, monkeypatch, name, module
-):
+def test_module_without_the_expected_names_changes_nothing(clock, monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, ModuleType(module))
     template = preset(name).with_(idempotent=True).template(clock=clock)
     assert template.outcome(raising, ConnectionRefusedError()).attempts == 4
@@ -580,7 +586,7 @@ def test_sdks_that_are_made_like_openai_s_are_known_by_the_same_name(clock, monk
 
 
 @pytest.mark.statement("S4-21")
-def test_no_library_is_imported_by_its_preset():
+def test_preset_does_not_import_its_library():
     libraries = {"httpx", "requests", "aiohttp", "sqlalchemy", "psycopg", "redis", "openai"}
     code = (
         "import sys; from retrytemplate.control import PRESETS\n"
@@ -598,7 +604,7 @@ MADE_TWICE = {None: "not checked", True: "yes", False: "only with a key", BY_REQ
 
 
 def row(made):
-    """What the page's table says of a preset, but for what it is for."""
+    """The row of a preset in the table of the page, without its purpose."""
     jitter = made.jitter if isinstance(made.jitter, str) else f"up to {made.jitter} s"
     cells = (
         f"`{made.name}`",
@@ -613,8 +619,8 @@ def row(made):
     return [str(cell) for cell in cells]
 
 
-def test_the_table_of_the_page_has_the_numbers_of_the_code():
-    page = Path(__file__).resolve().parents[3] / "docs" / "presets.md"
+def test_table_of_the_page_equals_the_code():
+    page = Path(__file__).resolve().parents[3] / "docs" / "control" / "presets.md"
     found = re.search(r"<!-- presets -->\n\|.*\n\|[-|]+\n((?:\|.*\n)+)", page.read_text("utf-8"))
     rows = [line.strip("| ").split(" | ") for line in found[1].splitlines()]
     assert [[name, *cells] for name, _, *cells in rows] == [

@@ -1,4 +1,4 @@
-"""What a retry in production must have, and that nothing of it can be missing unseen."""
+"""The safeguards that a retry in production must have, and the check for them."""
 
 import pytest
 
@@ -34,16 +34,16 @@ from retrytemplate.control import (
 
 LIMIT, GROWTH, JITTER, TWICE, BUDGET, LIST = (
     "a limit",
-    "waits that grow",
+    "increasing delays",
     "jitter",
-    "made twice",
+    "may be repeated",
     "a budget",
     "a list",
 )
 
 
 def sound(**changes):
-    """A template that is missing nothing, but for the changes."""
+    """A template with all safeguards, except for the changes."""
     settings = {
         "policy": SimpleRetryPolicy(3, retry_on=OSError),
         "backoff": ExponentialBackoff(jitter="full"),
@@ -60,7 +60,7 @@ def missing(made):
 
 def in_order(found, *expected):
     assert len(found) == len(expected)
-    assert all(word in told for word, told in zip(expected, found, strict=True))
+    assert all(word in safeguard for word, safeguard in zip(expected, found, strict=True))
 
 
 def test_complete_template_is_returned():
@@ -86,12 +86,12 @@ def test_complete_template_is_returned():
         ({"policy": SimpleRetryPolicy(3, classifier=ExceptionClassifier({}, True))}, LIST),
     ],
 )
-def test_one_thing_that_is_missing_is_enough(changes, what):
+def test_each_missing_safeguard_is_named(changes, what):
     in_order(missing(sound(**changes)), what)
 
 
 @pytest.mark.statement("S3-01", "S3-22")
-def test_all_that_is_missing_is_said_at_once():
+def test_all_missing_safeguards_are_named_together():
     in_order(
         missing(RetryTemplate(AlwaysRetryPolicy(), NoBackoff())),
         *(LIMIT, GROWTH, JITTER, TWICE, BUDGET, LIST),
@@ -99,10 +99,10 @@ def test_all_that_is_missing_is_said_at_once():
 
 
 @pytest.mark.statement("S3-01")
-def test_the_error_says_it_in_words():
+def test_error_describes_the_missing_safeguards():
     with pytest.raises(UnsafeRetryError) as refusal:
         strict(RetryTemplate(backoff=FixedBackoff(1.0), name="orders"))
-    assert str(refusal.value).startswith("RetryTemplate 'orders' is missing waits that grow")
+    assert str(refusal.value).startswith("RetryTemplate 'orders' is missing increasing delays")
     assert isinstance(refusal.value, ValueError)
 
 
@@ -119,7 +119,7 @@ def test_the_error_says_it_in_words():
         {"guards": [RequireIdempotency(idempotent=True), RetryBudget.tokens()]},
     ],
 )
-def test_there_is_more_than_one_way_to_have_it(changes):
+def test_each_alternative_safeguard_is_accepted(changes):
     strict(sound(**changes))
 
 
@@ -138,14 +138,14 @@ def test_request_that_declares_idempotency_is_enough():
 
 
 @pytest.mark.statement("S3-01")
-def test_it_is_not_where_another_policy_retries_past_it():
+def test_policy_that_retries_past_idempotency_is_named():
     template = http_retry()
     past = template.policy | SimpleRetryPolicy(2, retry_on=OSError)
     in_order(missing(template.with_(policy=past, guards=[RetryBudget()])), TWICE)
 
 
 @pytest.mark.statement("S3-01")
-def test_nor_is_it_for_results_which_have_no_request():
+def test_retry_on_results_needs_idempotency():
     template = http_retry()
     by_result = ResultRetryPolicy(lambda value: value == 202, template.policy)
     for policy in (by_result, by_result & template.policy):
@@ -156,14 +156,14 @@ def test_nor_is_it_for_results_which_have_no_request():
 
 
 @pytest.mark.statement("S3-01")
-def test_the_presets_say_what_they_leave_to_you():
+def test_presets_name_the_safeguards_left_to_the_user():
     in_order(missing(FAST_IO), TWICE, BUDGET)
     in_order(missing(POSTGRESQL), TWICE)
     in_order(missing(REDIS), TWICE)
 
 
 @pytest.mark.parametrize("made", [STRICT, HTTPX, OPENAI], ids=lambda each: each.name)
-def test_some_have_it_all(made):
+def test_complete_presets_are_strict(made):
     assert strict(made) == made.with_(strict=True)
 
 
@@ -179,10 +179,10 @@ def test_some_have_it_all(made):
         ({"retry_on": Exception}, LIST),
     ],
 )
-def test_a_strict_preset_is_not_made_without_one_of_them(change, what):
+def test_strict_preset_cannot_lose_a_safeguard(change, what):
     with pytest.raises(UnsafeRetryError, match=r"Preset 'strict' is missing") as refusal:
         STRICT.with_(**change)
-    assert any(what in told for told in refusal.value.missing)
+    assert any(what in safeguard for safeguard in refusal.value.missing)
 
 
 @pytest.mark.statement("S3-01")
@@ -194,6 +194,6 @@ def test_strict_stays_strict():
 
 
 @pytest.mark.parametrize("value", [None, SimpleRetryPolicy(3), "fast-io"])
-def test_it_takes_templates_and_presets_only(value):
+def test_strict_requires_a_template_or_preset(value):
     with pytest.raises(TypeError, match="takes a template or a preset"):
         strict(value)

@@ -1,4 +1,4 @@
-"""Numbers and times in headers: as they are written, and whatever anybody may send."""
+"""Numbers and times in headers: their format, and arbitrary input."""
 
 import email.message
 
@@ -45,7 +45,7 @@ def message():
     ],
     ids=["dict", "spaces", "pairs", "asgi", "http.server", "httpx", "requests", "aiohttp"],
 )
-def test_a_header_is_found_in_any_case_in_whatever_holds_headers(headers):
+def test_header_is_found_in_any_case_and_container(headers):
     assert collect_headers(headers, ["X-Retry-Depth"]) == {"x-retry-depth": ["3", "2"]}
 
 
@@ -75,11 +75,11 @@ def test_number_is_read_and_bounded_and_other_values_are_ignored(text, number):
         *((text, None) for text in ("1500", "m", "-1m", "1.5S", "123456789m", "1s", "1mm", "nanS")),
     ],
 )
-def test_a_time_of_grpc_is_read(text, seconds):
+def test_grpc_timeout_is_read(text, seconds):
     assert read_timeout("Grpc-Timeout", text) == pytest.approx(seconds)
 
 
-def test_other_times_are_milliseconds():
+def test_other_timeouts_are_milliseconds():
     assert read_timeout("x-envoy-expected-rq-timeout-ms", "1500") == 1.5
     assert read_timeout("X-Request-Timeout-Ms", "1500m") is None
     assert read_timeout("X-Request-Timeout-Ms", TOO_LONG) == MOST_MILLISECONDS / 1000
@@ -92,13 +92,13 @@ def test_other_times_are_milliseconds():
         *((100_000.0, "100000S"), (1e8, "1666666M"), (1e10, "2777777H"), (1e300, "99999999H")),
     ],
 )
-def test_a_time_for_grpc_has_eight_digits_and_is_never_0(seconds, text):
+def test_grpc_timeout_has_eight_digits_and_is_never_zero(seconds, text):
     assert write_timeout("grpc-timeout", seconds) == text
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(seconds=st.floats(0, 1e300))
-def test_what_is_written_is_read_as_no_more_time_than_there_is(name, seconds):
+def test_timeout_read_back_is_at_most_the_written_time(name, seconds):
     again = read_timeout(name, write_timeout(name, seconds))
     assert again is not None
     assert again <= max(seconds, 1e-9)
@@ -107,7 +107,7 @@ def test_what_is_written_is_read_as_no_more_time_than_there_is(name, seconds):
 
 
 @given(number=st.integers(1, 1000))
-def test_an_attempt_is_read_as_it_was_written(number):
+def test_attempt_is_read_as_it_was_written(number):
     assert read_attempt("X-Retry-Attempt", write_attempt("X-Retry-Attempt", number)) == number
     grpc = write_attempt("grpc-previous-rpc-attempts", number)
     assert grpc == (None if number == 1 else str(number - 1))
@@ -116,7 +116,7 @@ def test_an_attempt_is_read_as_it_was_written(number):
 
 
 @given(text=st.text() | st.binary())
-def test_nothing_that_anybody_sends_raises(text):
+def test_invalid_header_values_do_not_raise(text):
     for value in collect_headers([("x", text), (text, text)], ["x"])["x"]:
         read_flag("x", value)
         number = read_number(value, 16)
@@ -127,11 +127,11 @@ def test_nothing_that_anybody_sends_raises(text):
 
 
 @pytest.mark.parametrize(("text", "flag"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
-def test_a_flag_is_1_or_true(text, flag):
+def test_flag_is_1_or_true(text, flag):
     assert read_flag("X-No-Retry", text) is flag
 
 
-def test_the_libraries_take_what_is_written_as_their_own_headers():
+def test_http_libraries_accept_the_written_headers():
     headers = {"X-Retry-Depth": "1", "X-Request-Timeout-Ms": "1500"}
     for made in (
         httpx.Request("GET", "http://127.0.0.1", headers=headers).headers,

@@ -1,4 +1,4 @@
-"""What came in, around each request: applications of ASGI and WSGI on servers of this machine."""
+"""Incoming values around each request: ASGI and WSGI applications on local servers."""
 
 import asyncio
 import json
@@ -18,13 +18,13 @@ HEADERS = {"X-Retry-Depth": "2", "X-Retry-Attempt": "3", "X-Request-Timeout-Ms":
 
 
 def known():
-    """What the code that asks knows of its caller, as a line of JSON."""
+    """The incoming values of the current request, as a line of JSON."""
     here, deadline = Nesting.current(), Deadline.current()
     left = None if deadline is None else deadline.remaining() <= 1.5
     return json.dumps([here.depth, here.attempt, left]).encode() + b"\n"
 
 
-EXPECTED = {"none": [0, 1, False], "said": [2, 3, True]}
+EXPECTED = {"none": [0, 1, False], "given": [2, 3, True]}
 
 
 def lines(text):
@@ -48,7 +48,7 @@ async def asgi_app(scope, receive, send):
 
 
 async def serve(reader, writer):
-    """As much of a server as the test needs."""
+    """A minimal HTTP server for the test."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()[1:-1]
     pairs = [line.split(": ", 1) for line in head]
     headers = [(name.lower().encode(), value.encode()) for name, value in pairs]
@@ -64,18 +64,18 @@ async def serve(reader, writer):
     await writer.wait_closed()
 
 
-def test_an_asgi_application_knows_what_came_in():
+def test_asgi_application_has_the_incoming_values():
     async def main():
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with httpx.AsyncClient(trust_env=False, timeout=JOIN_TIMEOUT) as client:
-                told = await asyncio.gather(client.get(url), client.get(url, headers=HEADERS))
-        return [json.loads(each.text) for each in told]
+                responses = await asyncio.gather(client.get(url), client.get(url, headers=HEADERS))
+        return [json.loads(each.text) for each in responses]
 
-    assert asyncio.run(main()) == [EXPECTED["none"], EXPECTED["said"]]
+    assert asyncio.run(main()) == [EXPECTED["none"], EXPECTED["given"]]
 
 
-def test_a_transport_within_the_process_counts_no_layer_twice():
+def test_asgi_transport_in_the_same_process_counts_no_layer_twice():
     async def main():
         transport = httpx.ASGITransport(app=asgi_app)
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
@@ -121,7 +121,7 @@ def with_write(environ, start_response):
 
 class Quiet(wsgiref.simple_server.WSGIRequestHandler):
     def log_message(self, *args):
-        """Not on the terminal."""
+        """Print nothing."""
 
 
 @contextmanager
@@ -142,14 +142,14 @@ def served(app):
 
 
 @pytest.mark.parametrize("app", [as_a_list, as_a_generator, with_write])
-def test_a_wsgi_application_knows_what_came_in_to_the_end_of_its_body(app):
+def test_wsgi_application_has_the_incoming_values_until_its_body_ends(app):
     with served(PROPAGATION.wsgi(app)) as client:
-        for said, headers in (("said", HEADERS), ("none", {}), ("said", HEADERS)):
-            told = lines(client.get("/", headers=headers).text)
-            assert told == [EXPECTED[said]] * (2 if app is as_a_generator else 1)
+        for case, headers in (("given", HEADERS), ("none", {}), ("given", HEADERS)):
+            responses = lines(client.get("/", headers=headers).text)
+            assert responses == [EXPECTED[case]] * (2 if app is as_a_generator else 1)
 
 
-def test_a_name_may_have_an_underscore():
+def test_header_name_may_have_an_underscore():
     propagation = Propagation(depth="x_retry_depth")
     seen = []
     app = propagation.wsgi(lambda environ, start_response: [seen.append(Nesting.current().depth)])
@@ -157,7 +157,7 @@ def test_a_name_may_have_an_underscore():
     assert seen == [2]
 
 
-def test_a_body_is_closed_within_what_came_in_and_leaves_nothing_behind():
+def test_wsgi_body_is_closed_inside_the_incoming_values():
     closed = []
 
     class Body:

@@ -30,15 +30,15 @@ from tests.support.event_loops import LOOPS
 
 
 class Down(Exception):
-    """What the backend fails with; no template retries anything else."""
+    """The error of the backend, the only one that is retried."""
 
 
 class Listens(ControlListener):
     def __init__(self):
-        self.heard = []
+        self.events = []
 
     def on_event(self, event):
-        self.heard.append(event)
+        self.events.append(event)
 
 
 def template(*guards, attempts=3, **settings):
@@ -104,10 +104,10 @@ LIMITED = {"attempt_timeout": 60.0}
 SETTINGS = pytest.mark.parametrize("settings", [{}, LIMITED], ids=["plain", "limited"])
 
 
-def in_layers(ways, *made, backend):
+def in_layers(drivers, *made, backend):
     """The backend with templates around it, the outermost first."""
-    for way, each in reversed(list(zip(ways, made, strict=True))):
-        backend = way(each, backend)
+    for driver, each in reversed(list(zip(drivers, made, strict=True))):
+        backend = driver(each, backend)
     return backend
 
 
@@ -128,9 +128,7 @@ class Backend:
 @SETTINGS
 @pytest.mark.parametrize("first", SYNC)
 @pytest.mark.parametrize("second", SYNC)
-def test_three_layers_of_three_are_27_calls_without_the_guard_and_3_with_it(
-    first, second, settings
-):
+def test_guard_reduces_three_layers_of_three_from_27_calls_to_3(first, second, settings):
     for guards, calls in (((), 27), ((NestedRetries(),), 3)):
         made = template(*guards, **settings)
         backend = Backend()
@@ -177,7 +175,7 @@ def test_tasks_that_an_attempt_begins_are_inside_it(loop):
     assert sorted(inside) == [1, 1, 2, 2]
 
 
-def test_a_thread_is_inside_where_it_runs_in_a_copy_of_the_context():
+def test_thread_is_nested_when_it_runs_in_a_copy_of_the_context():
     made = template(NestedRetries())
     attempts = []
 
@@ -197,14 +195,14 @@ def test_a_thread_is_inside_where_it_runs_in_a_copy_of_the_context():
 # -- what counts -----------------------------------------------------------------------------------
 
 
-def test_outside_of_everything_there_is_no_depth():
+def test_depth_outside_of_an_execution_is_zero():
     assert Nesting.current() == Nesting(depth=0, attempt=1, no_retry=False)
 
 
 @pytest.mark.parametrize(
     "policy", [NeverRetryPolicy(), SimpleRetryPolicy(1), SimpleRetryPolicy(lambda: 1)]
 )
-def test_a_template_of_a_single_attempt_is_no_layer(policy):
+def test_template_of_a_single_attempt_is_not_a_layer(policy):
     made = template(NestedRetries())
     backend = Backend()
     assert template(policy=policy).outcome(made.wrap(backend)).attempts == 1
@@ -216,7 +214,7 @@ def test_template_with_an_unknown_limit_is_a_layer(policy):
     assert template(policy=policy).call(Nesting.current) == Nesting(1)
 
 
-def test_the_attempts_of_all_layers_count():
+def test_attempt_number_covers_all_layers():
     seen = []
 
     def backend():
@@ -227,7 +225,7 @@ def test_the_attempts_of_all_layers_count():
     assert seen == [1, 2, 2, 3]
 
 
-def test_a_listener_is_inside_from_the_beginning_to_the_end():
+def test_listener_is_nested_from_open_to_close():
     seen = []
 
     class Asks(RetryListener):
@@ -244,7 +242,7 @@ def test_a_listener_is_inside_from_the_beginning_to_the_end():
     assert seen == [Nesting(1, 1), Nesting(1, 1), Nesting(1, 2), Nesting(0, 1)]
 
 
-def test_a_recovery_is_no_longer_inside_the_attempts():
+def test_recovery_is_not_nested_in_the_attempts():
     made = template(NestedRetries())
     instead = Backend()
 
@@ -255,7 +253,7 @@ def test_a_recovery_is_no_longer_inside_the_attempts():
     assert instead.seen == [Nesting(1, attempt) for attempt in (1, 2, 3)]
 
 
-def test_an_execution_that_has_given_up_retries_no_more():
+def test_execution_that_gave_up_does_not_suppress_inner_retries():
     made = template(NestedRetries())
 
     def last(context):
@@ -266,7 +264,7 @@ def test_an_execution_that_has_given_up_retries_no_more():
 
 
 @pytest.mark.parametrize("begin", ["execute_async", "call_async", "wrap"])
-def test_a_task_that_outlives_the_execution_is_no_longer_inside(begin):
+def test_task_that_outlives_the_execution_is_not_nested(begin):
     made = template(NestedRetries())
 
     async def main():
@@ -293,13 +291,13 @@ def test_a_task_that_outlives_the_execution_is_no_longer_inside(begin):
 # -- rejections ------------------------------------------------------------------------------------
 
 
-def test_the_failure_itself_leaves_and_nothing_is_waited_for_or_announced():
-    clock, told = VirtualClock(), Recorder()
+def test_suppressed_retry_raises_the_failure_without_wait_or_event():
+    clock, listener = VirtualClock(), Recorder()
     inner = RetryTemplate(
         SimpleRetryPolicy(3),
         FixedBackoff(5.0),
         guards=[NestedRetries()],
-        listeners=[told],
+        listeners=[listener],
         clock=clock,
     )
     failure = Down()
@@ -310,10 +308,10 @@ def test_the_failure_itself_leaves_and_nothing_is_waited_for_or_announced():
     caught = template(attempts=2).call(lambda: inner.outcome(fails))
     assert (caught.exception, caught.attempts, clock.sleeps) == (failure, 1, [])
     assert not hasattr(failure, "__notes__")
-    assert told.hooks == ["open", "before_attempt", "on_error", "close"]
+    assert listener.hooks == ["open", "before_attempt", "on_error", "close"]
 
 
-def test_the_recovery_of_the_inner_one_answers():
+def test_inner_recovery_returns_its_value():
     inner = template(NestedRetries(), recovery=lambda context: "cached")
     backend = Backend()
     assert template().call(inner.call, backend) == "cached"
@@ -328,7 +326,7 @@ def test_grants_of_other_guards_are_released():
 
 
 @pytest.mark.parametrize("rolls_back", [None, lambda failure: False], ids=["rethrown", "in place"])
-def test_an_inner_retry_with_a_key_leaves_it_to_the_redelivery(rolls_back):
+def test_inner_stateful_retry_is_left_to_the_redelivery(rolls_back):
     inner = template(NestedRetries(), recovery=lambda context: context.retry_count)
     backend = Backend()
     state = RetryState("order-17", rollback_for=rolls_back)
@@ -345,7 +343,7 @@ def test_an_inner_retry_with_a_key_leaves_it_to_the_redelivery(rolls_back):
 
 
 @pytest.mark.statement("S4-102")
-def test_each_depth_may_have_its_own_limit():
+def test_each_depth_can_have_its_own_limit():
     guard = NestedRetries(retries_by_depth=[0, 1, 3])
     made = template(guard, attempts=9)
     backend = Backend()
@@ -366,31 +364,34 @@ def test_excess_retry_is_reported():
     listens = Listens()
     guard = NestedRetries(name="one layer", listeners=[listens])
     template(guard, attempts=2, name="outer").outcome(template(guard, name="inner").wrap(Backend()))
-    told = NestedRetry(name="one layer", template="inner", depth=1, retry=1, suppressed=True)
-    assert listens.heard == [told, told]
+    expected = NestedRetry(name="one layer", template="inner", depth=1, retry=1, suppressed=True)
+    assert listens.events == [expected, expected]
 
 
-def test_it_may_be_reported_only():
+def test_nested_retries_can_be_reported_only():
     listens = Listens()
     made = template(NestedRetries(on_nested="report", listeners=[listens]))
     backend = Backend()
     made.outcome(made.wrap(backend))
     assert len(backend.seen) == 9
-    assert [(each.retry, each.suppressed) for each in listens.heard] == [(1, False), (2, False)] * 3
+    assert [(each.retry, each.suppressed) for each in listens.events] == [
+        (1, False),
+        (2, False),
+    ] * 3
 
 
-def test_a_listener_that_fails_changes_nothing(caplog):
+def test_listener_that_raises_changes_nothing(caplog):
     class Fails(ControlListener):
         def on_event(self, event):
             raise ValueError("mine")
 
     made = template(NestedRetries(listeners=[Fails()]))
     assert template().call(made.outcome, Backend()).attempts == 1
-    assert "the call continues" in caplog.text
+    assert "raised an exception, which is ignored" in caplog.text
 
 
 @pytest.mark.statement("S4-28")
-def test_all_retries_of_a_run_draw_from_its_budget_and_its_time():
+def test_retries_of_a_run_share_its_budget_and_deadline():
     clock = VirtualClock()
     run = RetryBudget.tokens(capacity=3, cost=1, refund=0, name="run", clock=clock)
 
@@ -427,7 +428,7 @@ class TestWithALimit(GuardConformance):
         ({"retries_by_depth": 3}, "retries_by_depth must be a sequence"),
         ({"retries_by_depth": (0, -1)}, "retries_by_depth: each but None must be an int >= 0"),
         ({"retries_by_depth": (True,)}, "retries_by_depth: each but None must be an int >= 0"),
-        ({"name": ""}, "name must be a non-empty str"),
+        ({"name": ""}, "name must be a non-blank str"),
         ({"listeners": [object()]}, "listeners: each must be an object with the methods on_event"),
     ],
 )

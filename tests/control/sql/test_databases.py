@@ -1,4 +1,4 @@
-"""What real databases fail with, and what is made of it; and transactions that are open."""
+"""Classification of failures of real databases, and detection of open transactions."""
 
 import asyncio
 import sqlite3
@@ -38,7 +38,7 @@ def postgresql(postgres_url):
 
 
 @pytest.mark.statement("S0-33")
-def test_the_victim_of_a_deadlock_is_tried_again(postgresql):
+def test_deadlock_victim_is_retried(postgresql):
     survivor, victim = postgresql.deadlock(TEMPLATE)
     assert (survivor.exception, survivor.attempts) == (None, 1)
     assert (victim.exception, victim.attempts) == (None, 2)
@@ -46,7 +46,7 @@ def test_the_victim_of_a_deadlock_is_tried_again(postgresql):
 
 
 @pytest.mark.statement("S0-33")
-def test_a_serialization_failure_is_tried_again(postgresql):
+def test_serialization_failure_is_retried(postgresql):
     outcome = TEMPLATE.outcome(postgresql.overtaken)
     assert (outcome.exception, outcome.attempts) == (None, 2)
 
@@ -67,7 +67,7 @@ def test_dropped_connection_is_opened_again(postgresql):
         "SELECT 1 / 0",
     ],
 )
-def test_what_the_statement_is_to_blame_for_is_not(postgresql, statement):
+def test_statement_error_is_not_retried(postgresql, statement):
     def work():
         with postgresql.engine.begin() as connection:
             connection.execute(sa.text(statement))
@@ -77,7 +77,7 @@ def test_what_the_statement_is_to_blame_for_is_not(postgresql, statement):
     assert isinstance(outcome.exception, sa.exc.DBAPIError)
 
 
-def test_so_it_is_without_sqlalchemy(postgres_url):
+def test_database_errors_are_classified_without_sqlalchemy(postgres_url):
     def work(statement):
         with psycopg.connect(postgres_url) as connection:
             connection.execute(statement)
@@ -92,7 +92,7 @@ def test_so_it_is_without_sqlalchemy(postgres_url):
 
 
 class Frees(RetryListener):
-    """Ends the transaction of another when a retry is about to follow."""
+    """Ends the transaction of another connection before a retry."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -103,7 +103,7 @@ class Frees(RetryListener):
 
 @pytest.mark.statement("S0-33")
 @pytest.mark.parametrize("library", ["sqlite3", "sqlalchemy"])
-def test_a_database_that_is_busy_is_asked_again(tmp_path, library):
+def test_busy_database_is_retried(tmp_path, library):
     path = tmp_path / "shop.db"
     engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 0}, poolclass=NullPool)
     with closing(sqlite3.connect(path)) as other:
@@ -140,7 +140,7 @@ def guarded(connection):
 
 
 def failing(connection):
-    """An attempt that fails when half of its work is done."""
+    """An attempt that fails after half of its work."""
 
     def work():
         connection.execute(sa.text("INSERT INTO item VALUES (1)"))
@@ -150,7 +150,7 @@ def failing(connection):
 
 
 @pytest.mark.statement("S0-35")
-def test_in_a_transaction_that_is_open_already_no_retry_follows(engine):
+def test_open_transaction_prevents_the_retry(engine):
     with engine.connect() as connection:
         with connection.begin() as transaction:
             outcome = guarded(lambda: connection).outcome(failing(connection))
@@ -164,7 +164,7 @@ def test_in_a_transaction_that_is_open_already_no_retry_follows(engine):
 
 
 @pytest.mark.statement("S0-35")
-def test_a_transaction_inside_the_attempt_is_over_when_a_retry_follows(engine):
+def test_transaction_inside_the_attempt_allows_the_retry(engine):
     with engine.connect() as connection:
 
         def work():
@@ -209,7 +209,7 @@ def raising():
     raise TimeoutError
 
 
-def test_a_session_says_it(engine):
+def test_session_reports_its_transaction(engine):
     with Session(engine) as session:
         assert not in_transaction(session)
         session.execute(sa.text("SELECT 1"))
@@ -218,7 +218,7 @@ def test_a_session_says_it(engine):
         assert not in_transaction(session)
 
 
-def test_the_session_of_the_thread_says_it(engine):
+def test_scoped_session_reports_its_transaction(engine):
     sessions = scoped_session(sessionmaker(engine))
     assert guarded(sessions).outcome(raising).attempts == 3
     sessions.execute(sa.text("SELECT 1"))
@@ -226,7 +226,7 @@ def test_the_session_of_the_thread_says_it(engine):
     sessions.remove()
 
 
-async def test_an_asynchronous_session_says_it(tmp_path):
+async def test_asynchronous_session_reports_its_transaction(tmp_path):
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a.db'}", poolclass=NullPool)
     async with AsyncSession(engine) as session:
         template = guarded(lambda: session)
@@ -242,7 +242,7 @@ async def test_an_asynchronous_session_says_it(tmp_path):
     await engine.dispose()
 
 
-def test_psycopgs_connection_says_it(postgres_url):
+def test_psycopg_connection_reports_its_transaction(postgres_url):
     with psycopg.connect(postgres_url) as connection:
         assert not in_transaction(connection)
         connection.execute("SELECT 1")
@@ -254,7 +254,7 @@ def test_psycopgs_connection_says_it(postgres_url):
         assert not in_transaction(connection)
 
 
-def test_on_a_connection_that_is_closed_no_transaction_is_open(engine, postgres_url):
+def test_closed_connection_has_no_transaction(engine, postgres_url):
     connection = sqlite3.connect(":memory:")
     connection.execute("BEGIN")
     connection.close()
@@ -268,7 +268,7 @@ def test_on_a_connection_that_is_closed_no_transaction_is_open(engine, postgres_
     assert not in_transaction(of_psycopg)
 
 
-def test_nor_on_one_that_the_server_has_dropped(postgres_url):
+def test_connection_dropped_by_the_server_has_no_transaction(postgres_url):
     with psycopg.connect(postgres_url) as connection:
         connection.execute("SELECT 1")
         with pytest.raises(psycopg.OperationalError):
@@ -276,7 +276,7 @@ def test_nor_on_one_that_the_server_has_dropped(postgres_url):
         assert not in_transaction(connection)
 
 
-def test_nor_on_one_that_is_back_in_its_pool():
+def test_connection_released_to_its_pool_has_no_transaction():
     class Released:  # as asyncpg's
         def is_in_transaction(self):
             raise RuntimeError("it is released back to the pool")
@@ -285,7 +285,7 @@ def test_nor_on_one_that_is_back_in_its_pool():
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_so_do_those_of_asyncpg_and_django(answer):
+def test_asyncpg_and_django_connections_report_their_transaction(answer):
     assert in_transaction(SimpleNamespace(is_in_transaction=lambda: answer)) is answer
     assert in_transaction(SimpleNamespace(in_atomic_block=answer)) is answer
 
@@ -295,7 +295,7 @@ def test_so_do_those_of_asyncpg_and_django(answer):
     [object(), SimpleNamespace(in_transaction="maybe"), SimpleNamespace(info=None)],
     ids=["silent", "undecided", "without a status"],
 )
-def test_what_does_not_say_it_is_a_misuse(connection):
+def test_object_without_transaction_state_is_misuse(connection):
     with pytest.raises(MisuseError, match="does not say whether a transaction is open on it"):
         in_transaction(connection)
     with pytest.raises(MisuseError, match="does not say whether a transaction is open on it"):

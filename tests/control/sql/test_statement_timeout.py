@@ -1,4 +1,4 @@
-"""Statements that the database cuts: at their own limit, or with the deadline."""
+"""Statements cancelled by the database: at their own limit, or at the deadline."""
 
 import asyncio
 import os
@@ -78,7 +78,7 @@ def works(connection):
 
 
 @pytest.mark.statement("S1-32")
-def test_a_statement_is_cut_at_its_own_limit(database):
+def test_statement_is_cut_at_its_own_limit(database):
     engine, endless = database
     with engine.connect() as connection:
         with fails("database statement", 0.02) as raised, statement_limit(connection, own=0.02):
@@ -90,7 +90,7 @@ def test_a_statement_is_cut_at_its_own_limit(database):
 
 
 @pytest.mark.statement("S1-32")
-def test_a_statement_is_cut_with_what_is_left_of_the_deadline(database):
+def test_statement_is_cut_at_the_remaining_time_of_the_deadline(database):
     engine, endless = database
     with (
         engine.connect() as connection,
@@ -101,7 +101,7 @@ def test_a_statement_is_cut_with_what_is_left_of_the_deadline(database):
         connection.execute(endless)
 
 
-def test_a_deadline_that_is_given_wins(database):
+def test_deadline_argument_precedes_the_current_deadline(database):
     engine, endless = database
     mine = Deadline.after(0.05, kind="mine")
     with (
@@ -113,7 +113,7 @@ def test_a_deadline_that_is_given_wins(database):
         connection.execute(endless)
 
 
-def test_a_statement_that_the_limit_of_an_attempt_cuts_has_failed_that_attempt(database):
+def test_statement_cut_by_the_attempt_timeout_fails_the_attempt(database):
     engine, endless = database
     template = RetryTemplate(SimpleRetryPolicy(2), attempt_timeout=0.03)
 
@@ -125,7 +125,7 @@ def test_a_statement_that_the_limit_of_an_attempt_cuts_has_failed_that_attempt(d
     assert (type(outcome.exception), outcome.attempts) == (AttemptTimeoutError, 2)
 
 
-def test_limit_of_a_thread_that_is_held_up_before_its_statement_is_named(tmp_path):
+def test_limit_of_a_thread_delayed_before_its_statement_is_named(tmp_path):
     engine, limit = create_engine(f"sqlite:///{tmp_path}/a.db"), 0.03
     with (
         engine.connect() as connection,
@@ -163,7 +163,7 @@ def test_statement_rejected_by_the_attempt_limit_leaves_the_connection(database)
 
 
 @pytest.mark.statement("S1-33")
-def test_with_too_little_left_no_statement_is_sent(database):
+def test_statement_without_enough_time_is_not_sent(database):
     engine, _ = database
     clock = VirtualClock()
     with engine.connect() as connection, Deadline(1.0, kind="request", clock=clock):
@@ -177,7 +177,7 @@ def test_with_too_little_left_no_statement_is_sent(database):
 
 
 @pytest.mark.statement("S1-24")
-def test_all_statements_of_a_block_share_what_is_left(database):
+def test_statements_of_a_block_share_the_remaining_time(database):
     engine, _ = database
     clock, seen = VirtualClock(), []
     with engine.connect() as connection, Deadline(4.0, clock=clock), statement_limit(connection):
@@ -187,7 +187,7 @@ def test_all_statements_of_a_block_share_what_is_left(database):
     assert seen in (["4s", "3s", "2s"], [4000, 3000, 2000])
 
 
-def test_after_the_block_the_connection_is_as_it_was(database):
+def test_connection_settings_are_restored_after_the_block(database):
     engine, _ = database
     with engine.connect() as connection:
         before = settings(connection)
@@ -210,7 +210,7 @@ def settings(connection):
     ).all()
 
 
-def test_a_transaction_may_begin_and_end_within_the_block(database):
+def test_transaction_may_begin_and_end_within_the_block(database):
     engine, _ = database
     with engine.connect() as connection, statement_limit(connection, own=5.0):
         for _ in range(2):
@@ -219,11 +219,11 @@ def test_a_transaction_may_begin_and_end_within_the_block(database):
 
 
 @pytest.mark.parametrize(("seconds", "given"), [(0.0299, 30), (0.00001, 1), (5, 5000)])
-def test_in_whole_milliseconds_a_limit_is_no_less(seconds, given):
+def test_limit_is_rounded_up_to_whole_milliseconds(seconds, given):
     assert milliseconds(seconds) == given  # an earlier cancellation would be of another limit
 
 
-def test_without_any_limit_nothing_changes(database):
+def test_settings_stay_unchanged_without_any_limit(database):
     engine, _ = database
     with engine.connect() as connection:
         before = settings(connection)
@@ -231,7 +231,7 @@ def test_without_any_limit_nothing_changes(database):
             assert settings(connection) == before
 
 
-def test_what_fails_for_another_reason_fails_with_that(database):
+def test_other_statement_error_is_raised_unchanged(database):
     engine, _ = database
     with engine.connect() as connection:
         with pytest.raises(DBAPIError), statement_limit(connection, own=5.0):
@@ -240,7 +240,7 @@ def test_what_fails_for_another_reason_fails_with_that(database):
         assert works(connection)
 
 
-def test_one_block_at_a_time(database):
+def test_blocks_on_one_connection_cannot_be_nested(database):
     engine, _ = database
     with engine.connect() as connection, statement_limit(connection, own=5.0):
         with pytest.raises(MisuseError, match="already"), statement_limit(connection, own=1.0):
@@ -258,7 +258,7 @@ def test_connection_closed_in_the_block_is_not_reset(database):
 
 
 @pytest.mark.parametrize("end", ["close", "invalidate"])
-def test_what_fails_where_the_connection_is_gone_fails_with_that(end, database):
+def test_error_on_a_closed_connection_is_raised_unchanged(end, database):
     engine, _ = database
     with (
         engine.connect() as connection,
@@ -281,7 +281,7 @@ def test_lock_is_waited_for_at_most_the_limit(postgres):
             waiting.execute(text("SELECT * FROM limited"))
 
 
-def test_what_another_one_cancels_is_no_limit_of_ours(postgres):
+def test_cancellation_by_another_session_is_not_a_limit(postgres):
     cancel = text(
         "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
         "WHERE pid = :pid AND state = 'active' AND query = 'SELECT pg_sleep(60)'"
@@ -312,7 +312,7 @@ def test_autocommit_connection_is_rejected(postgres):
         assert works(connection)
 
 
-def test_a_streamed_result_has_a_limit_too(postgres):
+def test_streamed_result_is_limited(postgres):
     with postgres.connect() as connection, statement_limit(connection, own=5.0):
         rows = connection.execution_options(stream_results=True).execute(
             text("SELECT generate_series(1, 3)")
@@ -320,7 +320,7 @@ def test_a_streamed_result_has_a_limit_too(postgres):
         assert [row[0] for row in rows] == [1, 2, 3]
 
 
-def test_a_savepoint_that_is_rolled_back_leaves_no_limit(postgres):
+def test_savepoint_that_is_rolled_back_leaves_no_limit(postgres):
     with postgres.connect() as connection, connection.begin():
         before = settings(connection)
         with fails("database statement"), statement_limit(connection, own=0.02):
@@ -347,7 +347,7 @@ def test_busy_file_is_waited_for_at_most_the_limit(sqlite):
             waiting.execute(text("INSERT INTO t VALUES (1)"))
 
 
-def test_a_lock_is_never_waited_for_longer_than_without(sqlite):
+def test_lock_limit_never_lengthens_the_wait(sqlite):
     with sqlite.connect() as connection:
         connection.exec_driver_sql("PRAGMA busy_timeout = 7")
         with statement_limit(connection, lock=60.0):
@@ -377,7 +377,7 @@ def test_pooled_connection_after_an_interrupt_has_no_limit(end, pooled):
         assert settings(connection) == before
 
 
-def test_ctrl_c_while_a_statement_runs_is_no_failure_of_the_statement(pooled):
+def test_keyboard_interrupt_in_a_statement_is_not_its_failure(pooled):
     with no_waiting() as clock:
         clock.advance(1)  # from here on the system's own time is a function in Python
     began, over, here = threading.Event(), threading.Event(), threading.get_ident()
@@ -416,7 +416,7 @@ def async_database(request, tmp_path):
 
 
 @pytest.mark.statement("S1-32")
-def test_in_asyncio_a_statement_is_cut_too(async_database):
+def test_asyncio_statement_is_cut(async_database):
     url, endless = async_database
 
     async def main():
@@ -440,7 +440,7 @@ def test_in_asyncio_a_statement_is_cut_too(async_database):
 
 
 @pytest.mark.parametrize(("statement", "own"), [(ENDLESS, 0.1), (None, 0.001)])
-def test_in_asyncio_a_cancellation_passes_and_leaves_no_limit(statement, own, tmp_path):
+def test_asyncio_cancellation_passes_and_leaves_no_limit(statement, own, tmp_path):
     began = []
 
     async def work(engine):
@@ -468,7 +468,7 @@ def test_in_asyncio_a_cancellation_passes_and_leaves_no_limit(statement, own, tm
     asyncio.run(main())
 
 
-def test_a_blocking_connection_is_not_awaited(sqlite):
+def test_blocking_connection_in_async_with_is_misuse(sqlite):
     async def main():
         with sqlite.connect() as connection, pytest.raises(MisuseError, match="takes: with"):
             async with statement_limit(connection):

@@ -1,4 +1,4 @@
-"""The places where the stores of a kill switch are tried."""
+"""The places of the kill switch stores under test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where the stores of a kill switch are tried: in memory, in a database, on Valkey."""
+"""Places of kill switch stores: in memory, in a database, on Valkey."""
 
 import os
 from itertools import count
@@ -19,7 +19,7 @@ numbers = count(1)
 
 
 class MemoryPlace:
-    """Memory: what is opened here is the same store again and again."""
+    """In memory: every store of the place is the same object."""
 
     kind = "memory"
 
@@ -43,7 +43,7 @@ class MemoryPlace:
 
 
 class _Shared:
-    """A place that several stores may share, as of several processes."""
+    """A place that several stores share, like stores of several processes."""
 
     def __init__(self, url):
         self.url = url
@@ -90,11 +90,11 @@ class SQLPlace(_Shared):
         self.sql("UPDATE {0}_meta SET value = 2 WHERE name = 'switch'")
 
     def lose(self):
-        """Lose what is stopped."""
+        """Delete the stored state."""
         self.sql("DELETE FROM {0}_switch")
 
     def refuse(self):
-        """Let the records be rejected."""
+        """Make the store reject records."""
         self.sql("DROP TABLE {0}_switch_audit")
 
     def versions(self):
@@ -160,7 +160,7 @@ class ValkeyPlace(_Shared):
 
 
 def of(kind, request):
-    """A place of this kind; one of SQLite in a folder of its own."""
+    """A place of this kind; SQLite gets its own folder."""
     if kind == "memory":
         return MemoryPlace()
     if kind == "valkey":

@@ -1,4 +1,4 @@
-"""A store that several switches share, in one process, and what can go wrong with it."""
+"""A store that several switches in one process share, and its faults."""
 
 from retrytemplate.control import ControlListener, MemorySwitchStore
 
@@ -45,14 +45,14 @@ class SharedStore(MemorySwitchStore):
             raise OSError("connection reset")
 
     def wipe(self):
-        """Lose everything, as a server without a disk does."""
+        """Delete everything, like a server without persistence."""
         self._state = 0, ""
         self._records.clear()
         self._last = 0
 
 
 class Recorded(ControlListener):
-    """Remembers the events."""
+    """Records the events."""
 
     def __init__(self):
         self.events = []
@@ -70,6 +70,6 @@ class Recorded(ControlListener):
 
 
 def stopped(switch, **scope):
-    """Stop something for an hour."""
+    """Stop a scope for an hour."""
     scope = scope or {"segment": "billing"}
     return switch.stop(reason=REASON, by="kim", expires_in=3600, **scope)

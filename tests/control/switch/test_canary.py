@@ -1,4 +1,4 @@
-"""Which keys come back first: as many as were said, always the same, and more of them each step."""
+"""Keys admitted by a canary: the requested share, stable, growing with each step."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def places():
 
 @pytest.mark.statement("S4-69")
 @pytest.mark.parametrize("share", SHARES)
-def test_of_many_keys_a_share_is_in(places, share):
+def test_share_of_many_keys_is_inside(places, share):
     inside = sum(place < share for place in places) / 1000
     assert inside == pytest.approx(share, abs=0.5)
 
@@ -52,13 +52,13 @@ def test_resumed_key_stays_resumed_at_each_step():
     assert back() == set(keys)
 
 
-def test_no_key_is_out_when_all_are_in(places):
+def test_all_positions_are_below_100(places):
     assert min(places) >= 0
     assert max(places) < 100
 
 
 @pytest.mark.statement("S4-69")
-def test_the_keys_are_the_same_in_another_process(places):
+def test_positions_are_the_same_in_another_process(places):
     program = (
         "from retrytemplate.control.switch.canary import rollout_position\n"
         "from retrytemplate.control.switch.model import SwitchScope\n"
@@ -72,11 +72,11 @@ def test_the_keys_are_the_same_in_another_process(places):
 
 
 @pytest.mark.parametrize("key", GOLDEN, ids=repr)
-def test_a_key_stays_where_it_was(key):
+def test_position_of_a_key_never_changes(key):
     assert rollout_position(SCOPE, key) == GOLDEN[key]
 
 
-def test_in_another_scope_others_are_first(places):
+def test_positions_of_another_scope_are_independent(places):
     other = [rollout_position(SwitchScope("segment", "search"), key) for key in range(20_000)]
     both = sum(one < 25 and two < 25 for one, two in zip(places, other, strict=False))
     assert both / 20_000 == pytest.approx(0.0625, abs=0.01)

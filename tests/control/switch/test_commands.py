@@ -43,7 +43,7 @@ NAMES = {"segment": "billing", "feature": "export", "experiment": "blue"}
 
 @every_scope
 @pytest.mark.statement("S4-60")
-def test_what_is_stopped_is_not_allowed_and_says_why(switch, scope):
+def test_stopped_scope_is_not_allowed_and_has_a_reason(switch, scope):
     assert switch.check(**NAMES)
     stopped(switch, **scope)
     allowed, reason = switch.check(**NAMES)
@@ -52,7 +52,7 @@ def test_what_is_stopped_is_not_allowed_and_says_why(switch, scope):
 
 
 @pytest.mark.statement("S4-60")
-def test_everything_is_asked_for_first_then_segment_feature_and_experiment(switch):
+def test_scopes_are_checked_from_everything_to_experiment(switch):
     kinds = []
     for scope in reversed(SCOPES):
         stopped(switch, **scope)
@@ -69,12 +69,12 @@ def test_everything_is_asked_for_first_then_segment_feature_and_experiment(switc
     assert switch.check(**NAMES)
 
 
-def test_other_names_still_run(switch):
+def test_other_scopes_are_allowed(switch):
     stopped(switch, segment="billing")
     assert switch.check(segment="search", feature="billing")
 
 
-def test_a_decision_is_a_truth_and_a_pair(switch):
+def test_decision_is_a_boolean_and_a_pair(switch):
     stopped(switch)
     decision = switch.check(segment="billing")
     assert not decision
@@ -127,7 +127,7 @@ def test_undeclared_name_is_rejected():
 
 
 @pytest.mark.statement("S4-61")
-def test_each_entry_has_a_reason_an_actor_and_a_time_of_its_own(switch, clock):
+def test_each_entry_has_its_reason_actor_and_time(switch, clock):
     switch.stop(segment="billing", reason="charged twice", by="kim", expires_in=60)
     clock.advance(10)
     switch.stop(feature="export", reason="wrong totals", by="lee", permanent=True)
@@ -139,8 +139,8 @@ def test_each_entry_has_a_reason_an_actor_and_a_time_of_its_own(switch, clock):
 
 
 @pytest.mark.parametrize("scope", [{}, {"everything": True, "segment": "a"}, {**NAMES}])
-def test_exactly_one_thing_is_stopped(switch, scope):
-    with pytest.raises(SwitchRefusedError, match="say exactly one of"):
+def test_stop_requires_exactly_one_scope(switch, scope):
+    with pytest.raises(SwitchRefusedError, match="pass exactly one of"):
         switch.stop(reason=REASON, by="kim", permanent=True, **scope)
 
 
@@ -155,7 +155,7 @@ def test_stop_without_an_end_is_rejected(switch):
 
 
 def test_permanent_stop_cannot_resume_by_itself(switch):
-    with pytest.raises(SwitchRefusedError, match="a permanent stop is never lifted by itself"):
+    with pytest.raises(SwitchRefusedError, match="a permanent stop never expires"):
         switch.stop(
             segment="billing", reason=REASON, by="kim", permanent=True, when_expired="resume"
         )
@@ -187,7 +187,7 @@ def test_wrong_end_is_rejected(switch, expires_in, error):
         switch.stop(segment="billing", reason=REASON, by="kim", expires_in=expires_in)
 
 
-def test_an_end_may_be_a_timedelta(switch):
+def test_expiry_can_be_a_timedelta(switch):
     record = switch.stop(segment="a", reason=REASON, by="kim", expires_in=timedelta(weeks=1))
     assert record.until - record.at == 604800
 
@@ -217,7 +217,7 @@ def test_reason_without_the_required_incident_is_rejected():
 )
 def test_wrong_type_of_text_is_rejected(switch, field, wrong):
     given = {"reason": REASON, "by": "kim"} | {field: wrong}
-    with pytest.raises(TypeError, match=f"{field} must be a (non-empty )?str"):
+    with pytest.raises(TypeError, match=f"{field} must be a (non-blank )?str"):
         switch.stop(segment="billing", permanent=True, **given)
 
 
@@ -230,7 +230,7 @@ def test_stop_with_wrong_settings_is_rejected(switch, setting, value):
         switch.stop(reason=REASON, by="kim", **given)
 
 
-def test_a_stop_of_what_is_stopped_makes_it_longer_and_never_shorter(switch):
+def test_repeated_stop_extends_and_never_shortens(switch):
     stopped(switch)
     longer = switch.stop(segment="billing", reason=REASON, by="lee", expires_in=7200)
     shorter = switch.stop(segment="billing", reason=REASON, by="max", expires_in=60)
@@ -239,7 +239,7 @@ def test_a_stop_of_what_is_stopped_makes_it_longer_and_never_shorter(switch):
     assert switch.stop(segment="billing", reason=REASON, by="max", expires_in=60).until is None
 
 
-def test_what_was_to_stay_does_not_lift_itself_after_another_stop(switch, clock):
+def test_kept_stop_does_not_expire_after_another_stop(switch, clock):
     keep = {"segment": "billing", "reason": REASON, "by": "kim", "expires_in": 60}
     switch.stop(**keep, when_expired="keep")
     switch.stop(**keep)
@@ -262,7 +262,7 @@ def test_resume_requires_an_actor_and_a_justification(switch, missing):
 
 
 @pytest.mark.statement("S4-68")
-def test_a_resume_is_in_the_audit(switch):
+def test_resume_is_in_the_audit(switch):
     stopped(switch)
     record = switch.resume(segment="billing", **WELL)
     assert switch.audit()[0] == record
@@ -283,9 +283,9 @@ def test_resume_of_everything_at_once_requires_an_override(switch, canary):
     assert switch.check()
 
 
-def test_what_is_not_stopped_is_not_resumed(switch):
+def test_resume_of_a_scope_that_is_not_stopped_is_rejected(switch):
     stopped(switch, segment="search")
-    with pytest.raises(SwitchRefusedError, match="not stopped; what is stopped: segment 'search'"):
+    with pytest.raises(SwitchRefusedError, match="not stopped; stopped scopes: segment 'search'"):
         switch.resume(segment="billing", **WELL)
 
 
@@ -323,7 +323,7 @@ def share(switch, keys=2000):
 
 
 @pytest.mark.statement("S4-69")
-def test_a_canary_goes_from_step_to_step_until_all_is_back(canary):
+def test_canary_advances_step_by_step_to_the_full_share(canary):
     shares = [share(canary)]
     for _ in range(2):
         canary.advance(segment="billing", healthy=lambda: True, **WELL)
@@ -339,21 +339,21 @@ def test_a_canary_goes_from_step_to_step_until_all_is_back(canary):
     [False, lambda: False, lambda: 1 / 0, lambda: None],
     ids=["no", "false", "error", "none"],
 )
-def test_a_step_that_is_not_healthy_goes_back_to_none(canary, healthy):
+def test_unhealthy_step_is_rolled_back_to_zero(canary, healthy):
     record = canary.advance(segment="billing", healthy=healthy, **WELL)
     assert (record.action, record.share) == ("rolled_back", 0.0)
     assert "not healthy" in record.reason
     assert share(canary) == 0.0
-    with pytest.raises(SwitchRefusedError, match="begin with resume"):
+    with pytest.raises(SwitchRefusedError, match="start a canary with resume"):
         canary.advance(segment="billing", **WELL)
 
 
-def test_what_a_check_raises_is_in_the_audit(canary):
+def test_error_of_a_health_check_is_in_the_audit(canary):
     canary.advance(segment="billing", healthy=lambda: 1 / 0, **WELL)
     assert "ZeroDivisionError: division by zero" in canary.audit()[0].reason
 
 
-def test_an_interrupt_of_a_check_changes_nothing(canary):
+def test_interrupt_in_a_health_check_changes_nothing(canary):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -367,7 +367,9 @@ def test_step_taken_by_another_operator_is_not_taken_twice(canary):
         canary.advance(segment="billing", **WELL)
         return True
 
-    with pytest.raises(SwitchRefusedError, match="changed meanwhile, to 25 %"):
+    with pytest.raises(
+        SwitchRefusedError, match="changed by another command; it now runs for 25 %"
+    ):
         canary.advance(segment="billing", healthy=slow, **WELL)
     assert canary.snapshot().entries[0].share == 25.0
 
@@ -386,7 +388,7 @@ def test_asynchronous_health_check_is_rejected(canary):
         canary.advance(segment="billing", healthy=healthy, **WELL)
 
 
-def test_a_check_that_gives_what_must_be_awaited_has_not_looked(canary):
+def test_awaitable_health_check_is_misuse(canary):
     async def healthy():
         return False
 
@@ -395,31 +397,31 @@ def test_a_check_that_gives_what_must_be_awaited_has_not_looked(canary):
     assert canary.audit()[0].action == "resumed"
 
 
-def test_no_step_is_taken_of_what_is_stopped_wholly(switch):
+def test_advance_of_a_full_stop_is_rejected(switch):
     stopped(switch)
-    with pytest.raises(SwitchRefusedError, match="begin with resume"):
+    with pytest.raises(SwitchRefusedError, match="start a canary with resume"):
         switch.advance(segment="billing", **WELL)
 
 
-def test_without_a_key_a_canary_lets_nothing_pass(canary):
+def test_canary_without_a_key_allows_nothing(canary):
     allowed, reason = canary.check(segment="billing")
     assert not allowed
     assert "no key was given" in reason
 
 
-def test_a_canary_can_be_stopped_again_at_once(canary):
+def test_canary_can_be_stopped_again_at_once(canary):
     stopped(canary)
     assert share(canary) == 0.0
 
 
-def test_a_canary_is_not_finished_by_the_clock(canary, clock):
+def test_canary_does_not_finish_by_time(canary, clock):
     clock.advance(3601)
     canary.refresh()
     assert share(canary) == pytest.approx(0.05, abs=0.02)
     assert canary.audit()[0].action == "overdue"
 
 
-def test_a_canary_may_be_cut_short(canary):
+def test_canary_can_be_finished_early_by_resume(canary):
     canary.resume(segment="billing", **WELL)
     assert canary.check(segment="billing")
 
@@ -436,7 +438,7 @@ TRIGGERED = [
 
 @pytest.mark.statement("S4-67")
 @pytest.mark.parametrize(("cause", "scope"), TRIGGERED)
-def test_a_cause_of_the_table_stops_what_it_may_for_a_time(switch, clock, cause, scope):
+def test_trigger_stops_the_scopes_of_its_cause_for_a_time(switch, clock, cause, scope):
     record = switch.trigger(cause, reason="52.9 % in one arm", **scope)
     assert (record.by, record.until) == (f"automatic: {cause}", NEW_YEAR + 86400)
     assert not switch.check(**scope)
@@ -446,7 +448,7 @@ def test_a_cause_of_the_table_stops_what_it_may_for_a_time(switch, clock, cause,
 
 @pytest.mark.statement("S4-67")
 @pytest.mark.parametrize("cause", ["leak", "policy report", "security incident"])
-def test_what_needs_a_human_is_not_stopped_automatically(switch, cause):
+def test_trigger_that_needs_a_human_is_rejected(switch, cause):
     for scope in SCOPES[1:]:
         with pytest.raises(TriggerRefusedError, match=f"'{cause}' needs a human.*'guardrail'"):
             switch.trigger(cause, reason="found by a script", **scope)
@@ -454,7 +456,7 @@ def test_what_needs_a_human_is_not_stopped_automatically(switch, cause):
 
 
 @pytest.mark.statement("S4-67")
-def test_a_cause_stops_nothing_else_and_never_everything(switch):
+def test_trigger_stops_no_other_scope_and_never_everything(switch):
     with pytest.raises(TriggerRefusedError, match="'ratio mismatch' does not stop a segment"):
         switch.trigger("ratio mismatch", segment="billing", reason="52.9 % in one arm")
     with pytest.raises(TypeError, match="everything"):
@@ -472,7 +474,7 @@ def test_trigger_accepts_a_short_reason(switch):
     assert switch.trigger("guardrail", feature="export", reason="p99")
 
 
-def test_a_cause_stops_for_a_shorter_time_than_its_table_says_but_for_no_longer(switch):
+def test_trigger_can_stop_for_a_shorter_time_only(switch):
     record = switch.trigger("guardrail", feature="export", reason="p99", expires_in=60)
     assert record.until - record.at == 60
     with pytest.raises(TriggerRefusedError, match="'guardrail' stops for 86400 s at most, got 1e"):
@@ -480,7 +482,7 @@ def test_a_cause_stops_for_a_shorter_time_than_its_table_says_but_for_no_longer(
     assert len(switch.audit()) == 1
 
 
-def test_the_table_is_yours():
+def test_trigger_table_can_be_replaced():
     switch = KillSwitch(triggers={"slow": Automatic(["feature"], 60), "leak": HUMAN})
     record = switch.trigger("slow", feature="export", reason="p99 above 30 seconds")
     assert record.until - record.at == 60
@@ -488,14 +490,14 @@ def test_the_table_is_yours():
         switch.trigger("guardrail", feature="export", reason="errors above the limit")
 
 
-def test_a_trigger_leaves_alone_what_is_stopped_already(switch):
+def test_trigger_leaves_a_stopped_scope_unchanged(switch):
     stopped(switch)
     assert switch.trigger("provider outage", segment="billing", reason="it is down") is None
     assert len(switch.audit()) == 1
     assert switch.snapshot().entries[0].by == "kim"
 
 
-def test_a_trigger_takes_a_canary_back_to_none(canary):
+def test_trigger_rolls_a_canary_back_to_zero(canary):
     record = canary.trigger("provider outage", segment="billing", reason="it is down again")
     assert record.action == "rolled_back"
     assert share(canary) == 0.0

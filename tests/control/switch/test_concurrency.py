@@ -40,9 +40,9 @@ def at_once(work, threads=THREADS):
 
 @pytest.mark.usefixtures("switching")
 @pytest.mark.parametrize("kind", [MemorySwitchStore, SharedStore])
-def test_of_many_commands_at_once_none_is_lost(kind):
-    told, heard = [], Recorded()
-    switch = KillSwitch(kind(), notifiers=[told.append], listeners=[heard])
+def test_concurrent_commands_are_all_applied(kind):
+    notified, recorder = [], Recorded()
+    switch = KillSwitch(kind(), notifiers=[notified.append], listeners=[recorder])
 
     def command(number):
         stopped(switch, segment=f"s{number}")
@@ -54,13 +54,13 @@ def test_of_many_commands_at_once_none_is_lost(kind):
     assert [str(each.scope) for each in switch.snapshot().entries] == ["feature 'all of them'"]
     found = [each.id for each in switch.audit(limit=1000)]
     assert len(found) == 3 * THREADS
-    assert sorted(each.id for each in told) == sorted(found)
-    assert sorted(each.record.id for each in heard.events) == sorted(found)
+    assert sorted(each.id for each in notified) == sorted(found)
+    assert sorted(each.record.id for each in recorder.events) == sorted(found)
     switch.close()
 
 
 @pytest.mark.usefixtures("switching")
-def test_of_many_that_take_the_same_step_one_does():
+def test_concurrent_advances_of_one_step_apply_once():
     switch = KillSwitch()
     stopped(switch)
     switch.resume(segment="billing", canary=(5, 25, 50, 100), **WELL)
@@ -82,7 +82,7 @@ def test_of_many_that_take_the_same_step_one_does():
 
 @pytest.mark.usefixtures("switching")
 @pytest.mark.parametrize("kind", [MemorySwitchStore, SharedStore])
-def test_what_begins_after_a_stop_was_acknowledged_does_not_run(kind):
+def test_call_after_an_acknowledged_stop_does_not_run(kind):
     switch = KillSwitch(kind())
     guard = switch.guard(segment="billing")
     acknowledged, over = threading.Event(), threading.Event()
@@ -110,23 +110,23 @@ def test_what_begins_after_a_stop_was_acknowledged_does_not_run(kind):
 
 
 class LateStore(SharedStore):
-    """Answers late, with what was there when it was asked, if it is asked to."""
+    """Returns the state at the time of the request, and returns late if required."""
 
     def __init__(self, clock):
         super().__init__(clock=clock)
         self.late = False
-        self.asked, self.answer = threading.Event(), threading.Event()
+        self.requested, self.answer = threading.Event(), threading.Event()
 
     def load(self, known):
         found = super().load(known)
         if self.late:
             self.late = False
-            self.asked.set()
+            self.requested.set()
             assert self.answer.wait(10)
         return found
 
 
-def test_of_many_that_find_the_copy_too_old_one_asks_the_store():
+def test_concurrent_checks_of_a_stale_copy_load_once():
     clock = VirtualClock()
     store = LateStore(clock)
     switch = KillSwitch(store, clock=clock)
@@ -141,7 +141,7 @@ def test_of_many_that_find_the_copy_too_old_one_asks_the_store():
 
 
 @pytest.mark.parametrize("resumes", [False, True], ids=["stop", "resume"])
-def test_an_answer_that_comes_late_does_not_undo_what_was_done_since(resumes):
+def test_late_load_does_not_undo_later_changes(resumes):
     clock = VirtualClock()
     store = LateStore(clock)
     switch = KillSwitch(store, clock=clock)
@@ -151,7 +151,7 @@ def test_an_answer_that_comes_late_does_not_undo_what_was_done_since(resumes):
     store.late = True
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(switch.refresh)
-        assert store.asked.wait(10)
+        assert store.requested.wait(10)
         clock.advance(1)
         if resumes:
             switch.resume(segment="billing", **WELL)
@@ -173,18 +173,18 @@ def test_change_of_another_thread_is_reported_once():
                 stopped(switch)
             return found
 
-    store, told = Beginning(), Recorded()
+    store, listener = Beginning(), Recorded()
     store.begun = False
-    switch = KillSwitch(store, listeners=[told])
+    switch = KillSwitch(store, listeners=[listener])
     stopped(switch, segment="search")
-    assert [str(each.record.scope) for each in told.events] == [
+    assert [str(each.record.scope) for each in listener.events] == [
         "segment 'billing'",
         "segment 'search'",
     ]
     switch.close()
 
 
-def test_after_close_checks_look_for_themselves():
+def test_check_after_close_loads_by_itself():
     clock = VirtualClock()
     store = SharedStore(clock=clock)
     other = KillSwitch(store, clock=clock)
@@ -200,7 +200,7 @@ def test_after_close_checks_look_for_themselves():
     other.close()
 
 
-def test_a_switch_in_memory_has_no_thread_while_nothing_is_to_be_lifted():
+def test_switch_in_memory_has_no_thread_without_expiring_stops():
     switch = KillSwitch()
     switch.check()
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
@@ -214,14 +214,14 @@ def test_a_switch_in_memory_has_no_thread_while_nothing_is_to_be_lifted():
 
 
 class SlowStore(SharedStore):
-    """Answers when it is released."""
+    """Returns when it is released."""
 
     def __init__(self):
         super().__init__()
-        self.asked, self.answer = threading.Event(), threading.Event()
+        self.requested, self.answer = threading.Event(), threading.Event()
 
     def load(self, known):
-        self.asked.set()
+        self.requested.set()
         assert self.answer.wait(10)
         return super().load(known)
 
@@ -238,7 +238,7 @@ def test_event_loop_runs_while_a_store_is_slow(loop, stale_after):
         done.append(await RetryTemplate(guards=[guard]).call_async(int, "17"))
 
     async def answer():
-        while not store.asked.is_set():
+        while not store.requested.is_set():
             await loop.checkpoint()
         assert done == []
         store.answer.set()
@@ -249,7 +249,7 @@ def test_event_loop_runs_while_a_store_is_slow(loop, stale_after):
 
 
 @loops
-def test_a_task_that_is_cancelled_while_the_store_is_asked_leaves_the_switch_in_order(loop):
+def test_task_cancelled_during_a_load_leaves_the_switch_usable(loop):
     store = SlowStore()
     switch = KillSwitch(store)
     guard = switch.guard(segment="billing")
@@ -264,9 +264,9 @@ def test_a_task_that_is_cancelled_while_the_store_is_asked_leaves_the_switch_in_
             await guard.call_async(made)
 
         def when():
-            if store.asked.is_set():
+            if store.requested.is_set():
                 store.answer.set()
-            return store.asked.is_set()
+            return store.requested.is_set()
 
         await loop.cancelled(work, when)
 
@@ -280,15 +280,15 @@ def test_a_task_that_is_cancelled_while_the_store_is_asked_leaves_the_switch_in_
 
 @loops
 def test_rejection_in_a_task_notifies_the_listeners(loop):
-    told = Recorded()
-    switch = KillSwitch(listeners=[told])
+    listener = Recorded()
+    switch = KillSwitch(listeners=[listener])
     stopped(switch)
     with pytest.raises(KillSwitchActiveError):
         loop.run(lambda: switch.guard(segment="billing").call_async(int, "17"))
-    assert told.kinds == ["SwitchChanged", "CallRejected"]
+    assert listener.kinds == ["SwitchChanged", "CallRejected"]
 
 
-def test_what_is_asked_for_while_nothing_is_stopped_needs_no_thread():
+def test_asynchronous_check_needs_no_thread_when_nothing_is_stopped():
     switch = KillSwitch(SharedStore())
     switch.check()
     guard = switch.guard(segment="billing")
@@ -301,7 +301,7 @@ def test_what_is_asked_for_while_nothing_is_stopped_needs_no_thread():
 # -- guards --------------------------------------------------------------------------------------
 
 
-def test_a_key_comes_from_the_context_where_a_canary_asks_for_it():
+def test_canary_key_is_read_from_the_context():
     switch = KillSwitch()
     contexts = []
 
@@ -321,22 +321,22 @@ def test_a_key_comes_from_the_context_where_a_canary_asks_for_it():
     assert contexts[-1] is None
 
 
-@pytest.mark.parametrize("way", ["alone", "in a template"])
-def test_rejection_leaves_no_cycle(way):
+@pytest.mark.parametrize("driver", ["alone", "in a template"])
+def test_rejection_leaves_no_cycle(driver):
     switch = KillSwitch(listeners=[Recorded()])
     stopped(switch)
     guard = switch.guard(segment="billing")
     template = RetryTemplate(guards=[guard])
 
-    def refused():
+    def rejected():
         with suppress(KillSwitchActiveError):
-            (guard if way == "alone" else template).call(int, "17")
+            (guard if driver == "alone" else template).call(int, "17")
         switch._listeners[0].events.clear()
 
-    assert left_by(refused) == 0
+    assert left_by(rejected) == 0
 
 
-def test_a_guard_around_asynchronous_calls_is_left_where_it_was_entered():
+def test_guard_of_asynchronous_calls_is_left_by_its_task():
     switch = KillSwitch()
     guard = switch.guard(segment="billing")
 
@@ -360,7 +360,7 @@ class TestGuard(GuardConformance):
         vars(self).clear()
 
 
-def test_a_guard_can_wrap_functions_methods_and_coroutine_functions():
+def test_guard_wraps_functions_methods_and_coroutine_functions():
     switch = KillSwitch()
     guard = switch.guard(segment="billing")
 

@@ -1,4 +1,4 @@
-"""What is stopped, on its way to a store and back: nothing is lost, and no rubbish gets through."""
+"""Encoding of the switch state: nothing is lost, and invalid documents are rejected."""
 
 import json
 
@@ -55,7 +55,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(scopes, entries, max_size=4), texts)
-def test_a_document_comes_back_as_it_was(found, store):
+def test_document_equals_itself_after_encoding(found, store):
     known = {each.scope: each for each in found.values()}
     text = encode_document(Document(known, store))
     assert text.isascii()
@@ -63,7 +63,7 @@ def test_a_document_comes_back_as_it_was(found, store):
 
 
 @given(records)
-def test_a_record_comes_back_as_it_was(record):
+def test_record_equals_itself_after_encoding(record):
     text = encode_record(record)
     assert text.isascii()
     assert decode_record(text) == record
@@ -102,7 +102,7 @@ def test_text_that_is_not_a_document_is_rejected(value):
                 decode(text)
 
 
-def test_an_empty_text_is_an_empty_document():
+def test_empty_string_is_an_empty_document():
     assert decode_document("") == Document()
 
 
@@ -114,7 +114,7 @@ def document(**fields):
     return json.dumps(made)
 
 
-def test_a_scope_that_is_there_twice_is_rubbish():
+def test_document_with_a_repeated_scope_is_rejected():
     entry = SwitchEntry(scope=SwitchScope("segment", "a"), reason="r", by="b", since=1)
     document = json.loads(encode_document(Document({entry.scope: entry}, "store")))
     document["entries"] *= 2
@@ -123,14 +123,14 @@ def test_a_scope_that_is_there_twice_is_rubbish():
 
 
 @pytest.mark.parametrize("scope", [{"kind": "global"}, {"name": None}, {"kind": "team"}], ids=str)
-def test_a_scope_that_cannot_be_is_rubbish(scope):
+def test_document_with_an_invalid_scope_is_rejected(scope):
     with pytest.raises(SwitchStoreError, match="cannot be read"):
         decode_document(document(**scope))
 
 
 @pytest.mark.parametrize("name", ["", " a ", 7], ids=repr)
-def test_a_name_that_no_command_takes_is_rubbish(name):
-    with pytest.raises(SwitchStoreError, match=r"segment must be a name|name must be a text"):
+def test_document_with_an_invalid_name_is_rejected(name):
+    with pytest.raises(SwitchStoreError, match=r"segment must be a name|name must be a string"):
         decode_document(document(name=name))
 
 
@@ -147,7 +147,7 @@ def test_a_name_that_no_command_takes_is_rubbish(name):
     ],
     ids=repr,
 )
-def test_a_canary_that_no_command_makes_is_rubbish(canary, step):
+def test_document_with_an_invalid_canary_is_rejected(canary, step):
     with pytest.raises(SwitchStoreError, match=r"(canary|step) must be"):
         decode_document(document(canary=canary, step=step))
 

@@ -1,4 +1,4 @@
-"""The rules of a kill switch against a model that knows no better: one dictionary and the time."""
+"""The rules of a kill switch against a model: one dictionary and the time."""
 
 from attrs import define
 from hypothesis import settings
@@ -24,7 +24,7 @@ BY = {"by": "lee", "justification": "found and mended, incident 9"}
 
 @define
 class Known:
-    """What the model knows of one entry."""
+    """The model's state of one entry."""
 
     until: float
     stays: bool
@@ -44,9 +44,9 @@ class Switches(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self.now = self.clock.time
         store = SharedStore(clock=self.clock)
-        self.told, self.heard = [], Recorded()
+        self.notified, self.recorder = [], Recorded()
         self.switch = KillSwitch(
-            store, clock=self.clock, notifiers=[self.notify], listeners=[self.heard]
+            store, clock=self.clock, notifiers=[self.notify], listeners=[self.recorder]
         )
         self.other = KillSwitch(store, 0, clock=self.clock)
         self.known = {}
@@ -57,21 +57,21 @@ class Switches(RuleBasedStateMachine):
         self.other.close()
 
     def notify(self, record):
-        self.told.append((record.action, record.scope.kind, record.scope.name))
+        self.notified.append((record.action, record.scope.kind, record.scope.name))
 
     def expect(self, action, scope):
         kind, name = scope
         self.expected.append((action, *(("global", None) if name is True else (kind, name))))
 
     def lift(self):
-        """What every command does first."""
+        """The first step of every command."""
         for scope, entry in list(self.known.items()):
             if self.is_expired(entry):
                 del self.known[scope]
                 self.expect("expired", scope)
 
     def look(self):
-        """What a refresh does, entry by entry."""
+        """The step of a refresh for one entry."""
         for scope, entry in list(self.known.items()):
             if self.is_expired(entry):
                 del self.known[scope]
@@ -152,25 +152,25 @@ class Switches(RuleBasedStateMachine):
 
     @invariant()
     def a_check_is_as_the_model_says(self):
-        for asked in ({}, {"segment": "a"}, {"segment": "b", "feature": "a", "experiment": "a"}):
-            wanted = [("everything", True), *asked.items()]
+        for names in ({}, {"segment": "a"}, {"segment": "b", "feature": "a", "experiment": "a"}):
+            wanted = [("everything", True), *names.items()]
             entries = [self.known[each] for each in wanted if each in self.known]
             stopping = [each for each in entries if not self.is_expired(each)]
-            decision = self.other.check(**asked, key="user")
+            decision = self.other.check(**names, key="user")
             if any(not each.shares for each in stopping):
                 assert not decision
             elif not stopping:
                 assert decision
-            assert bool(self.other.check(**asked)) == (not stopping)
+            assert bool(self.other.check(**names)) == (not stopping)
 
     @invariant()
-    def what_was_told_is_what_has_happened(self):
+    def notifications_equal_the_commands(self):
         self.switch.refresh()
         self.look()
-        assert self.told == self.expected
-        heard = [(each.record.action) for each in self.heard.events]
-        assert heard == [action for action, _, _ in self.expected]
-        assert [each.action for each in reversed(self.switch.audit(limit=1000))] == heard
+        assert self.notified == self.expected
+        recorder = [(each.record.action) for each in self.recorder.events]
+        assert recorder == [action for action, _, _ in self.expected]
+        assert [each.action for each in reversed(self.switch.audit(limit=1000))] == recorder
 
 
 Switches.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

@@ -1,7 +1,7 @@
 """Several processes share a kill switch: all of them stop, although some are killed.
 
 A check that begins later than ``stale_after`` after a stop was acknowledged does not let the work
-continue: however slow the machine is, that can be said, since the check looks at its own clock.
+continue: however slow the machine is, this can be checked, since the check looks at its own clock.
 """
 
 import os
@@ -21,8 +21,9 @@ from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
 from tests.control.switch.working import FORKED, REASON, STALE_AFTER, WORK, Worker
 from tests.support import postgres, valkey
+from tests.support.event_log import EventLog
 from tests.support.fork_server import processes
-from tests.support.witness import Witness
+from tests.support.polling import wait_until
 
 PATIENCE = 40.0
 LEASE = 60.0
@@ -37,11 +38,11 @@ def place(request):
 
 
 class Crew:
-    """The processes at a place, and who commands them."""
+    """Processes that share a place, and a switch that commands them."""
 
     def __init__(self, place, folder):
         self.place = place
-        self.witness = Witness(folder / "witness")
+        self.event_log = EventLog(folder / "events")
         self.stop_file = folder / "stop"
         self.switch = KillSwitch(place.open(timeout=20.0), STALE_AFTER)
         self.at_work = []
@@ -52,7 +53,7 @@ class Crew:
     def start(self, what):
         self.started += 1
         place = self.place
-        worker = Worker(place.url, place.prefix, self.witness, str(self.stop_file), self.started)
+        worker = Worker(place.url, place.prefix, self.event_log, str(self.stop_file), self.started)
         process = processes.Process(target=getattr(worker, what), daemon=True)
         process.start()
         self.at_work.append(process)
@@ -64,25 +65,22 @@ class Crew:
         self.at_work.remove(process)
 
     def rows(self, *what):
-        """What the processes have said of these kinds."""
-        self.read += self.witness.rows(after=len(self.read))
+        """The rows of these kinds from all processes."""
+        self.read += self.event_log.rows(after=len(self.read))
         return [row for row in self.read if row["what"] in what]
 
     def wait_for(self, rows, *what):
         """Wait for a number of rows of these kinds."""
-        self.wait_until(lambda: len(self.rows(*what)) >= rows)
+        wait_until(lambda: len(self.rows(*what)) >= rows, self.at_work)
 
     def wait_for_each(self, processes, what):
-        """Until each of the processes has said this from now on."""
+        """Wait until each of the processes has added a new row of this kind."""
         now, pids = time.monotonic(), {each.pid for each in processes}
-        self.wait_until(lambda: pids <= {row["pid"] for row in self.rows(what) if row["at"] > now})
 
-    def wait_until(self, holds):
-        until = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < until
-            assert all(each.exitcode is None for each in self.at_work)
-            time.sleep(0.01)
+        def have_added():
+            return pids <= {row["pid"] for row in self.rows(what) if row["at"] > now}
+
+        wait_until(have_added, self.at_work)
 
     def stop_and_resume(self, watching):
         """Stop the work until each watcher rejects it, then until each works again."""
@@ -94,13 +92,16 @@ class Crew:
         self.wait_for_each(watching, "works")
 
     def ids(self):
-        """The changes, the first first."""
+        """The ids of the changes, the oldest first."""
         return [each.id for each in reversed(self.switch.audit(1_000_000))]
 
-    def wait_until_all_are_told(self):
-        self.wait_until(lambda: set(self.ids()) <= {row["key"] for row in self.told()})
+    def wait_for_all_notifications(self):
+        def are_sent():
+            return set(self.ids()) <= {row["key"] for row in self.notifications()}
 
-    def told(self):
+        wait_until(are_sent, self.at_work)
+
+    def notifications(self):
         return self.rows("notifies")
 
     def end(self):
@@ -110,7 +111,7 @@ class Crew:
         assert [each.exitcode for each in self.at_work] == [0] * len(self.at_work)
 
     def late(self):
-        """What was worked though it had to be known that it is stopped."""
+        """The work that was done although the stop had to be known."""
         return [
             (row, begun)
             for begun, over in self.stopped
@@ -127,11 +128,11 @@ def crew(place, tmp_path):
         each.kill()
         each.join()
     made.switch.close()
-    made.witness.close()
+    made.event_log.close()
 
 
 def replayed(records):
-    """What is stopped after these changes, the first first."""
+    """The stopped scopes after these changes, the oldest first."""
     stopped = set()
     for each in records:
         assert (each.action == "stopped") or each.scope in stopped
@@ -144,20 +145,20 @@ def replayed(records):
 
 @pytest.mark.stress
 @pytest.mark.statement("S4-73")
-def test_all_stop_and_nothing_is_lost_while_those_who_command_and_watch_are_killed(crew):
+def test_killed_processes_lose_no_stop_and_no_record(crew):
     watching = [crew.start("watch") for _ in range(5)]
     commanding = [crew.start("command") for _ in range(3)]
     crew.wait_for_each(watching, "works")
-    for victims in (commanding, commanding, commanding, watching):
+    for killable in (commanding, commanding, commanding, watching):
         crew.wait_for(len(crew.rows("has changed")) + randrange(3, 15), "has changed")
-        crew.kill(victims.pop(0))
-        if victims is commanding:
+        crew.kill(killable.pop(0))
+        if killable is commanding:
             commanding.append(crew.start("command"))
         crew.stop_and_resume(watching)
     for each in commanding:
         crew.kill(each)
     crew.place.age(2 * LEASE)  # the claim of a crashed process is free again
-    crew.wait_until_all_are_told()
+    crew.wait_for_all_notifications()
     crew.end()
 
     assert crew.late() == []
@@ -175,44 +176,44 @@ def test_all_stop_and_nothing_is_lost_while_those_who_command_and_watch_are_kill
 
 
 @pytest.mark.statement("S4-63")
-def test_one_of_two_processes_notifies_of_each_change_once(crew):
+def test_one_of_two_processes_notifies_of_each_change(crew):
     watching = [crew.start("watch") for _ in range(2)]
     crew.wait_for_each(watching, "works")
     for _ in range(2):
         crew.stop_and_resume(watching)
-    crew.wait_until_all_are_told()
+    crew.wait_for_all_notifications()
     crew.end()
     assert crew.late() == []
-    assert sorted(row["key"] for row in crew.told()) == sorted(crew.ids())
+    assert sorted(row["key"] for row in crew.notifications()) == sorted(crew.ids())
 
 
 @ON_VALKEY
-def test_a_process_that_stood_still_does_not_go_by_what_it_knew(crew):
+def test_suspended_process_does_not_use_its_stale_copy(crew):
     staring = crew.start("stare")
     crew.wait_for(2, "looks")
     os.kill(staring.pid, signal.SIGSTOP)
     crew.switch.stop(segment=WORK, reason=REASON, by=BY, permanent=True)
     stopped = time.monotonic()
-    time.sleep(1.5 * STALE_AFTER)
+    time.sleep(1.5 * STALE_AFTER)  # real time: a suspended process reads no virtual clock
     os.kill(staring.pid, signal.SIGCONT)
 
     def woken():
         return [row["allowed"] for row in crew.rows("wakes") if row["at"] > stopped]
 
-    crew.wait_until(woken)
+    wait_until(woken, crew.at_work)
     crew.end()
     assert set(woken()) == {False}
 
 
-def test_a_switch_is_used_by_parent_and_child_after_a_fork(crew):
+def test_switch_is_usable_by_parent_and_child_after_a_fork(crew):
     forks = crew.start("fork")
     forks.join(PATIENCE)
     assert forks.exitcode == 0
     assert len(crew.ids()) == 2 * FORKED + 1
 
 
-class Hears(ControlListener):
-    """Keeps its events."""
+class EventRecorder(ControlListener):
+    """Records its events."""
 
     def __init__(self):
         self.events = []
@@ -235,29 +236,22 @@ def server(request, tmp_path):
         server.store.close()
 
 
-def until(holds):
-    limit = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
 @pytest.mark.statement("S4-73")
-def test_while_the_server_is_away_what_was_known_holds_and_it_is_said_once(server):
-    heard = Hears()
-    with KillSwitch(server.store, STALE_AFTER, listeners=[heard]) as switch:
+def test_last_known_state_holds_while_the_server_is_unavailable(server):
+    recorder = EventRecorder()
+    with KillSwitch(server.store, STALE_AFTER, listeners=[recorder]) as switch:
         switch.stop(segment=WORK, reason=REASON, by=BY, permanent=True)
         server.kill()
-        until(lambda: "SwitchStoreLost" in heard.events)
-        until(lambda: switch.snapshot().age > 3 * STALE_AFTER)
+        wait_until(lambda: "SwitchStoreLost" in recorder.events)
+        wait_until(lambda: switch.snapshot().age > 3 * STALE_AFTER)
         assert not switch.check(segment=WORK).allowed
         assert switch.check(segment="another").allowed
         with pytest.raises(SwitchStoreError, match="failed in the store of the kill switch"):
             switch.stop(segment="another", reason=REASON, by=BY, permanent=True)
         server.start()
-        until(lambda: not switch.snapshot().lost)
+        wait_until(lambda: not switch.snapshot().lost)
         assert not switch.check(segment=WORK).allowed
         switch.resume(segment=WORK, by=BY, justification=REASON)
         assert switch.check(segment=WORK).allowed
-    told = ["SwitchChanged", "SwitchStoreLost", "SwitchStoreRecovered", "SwitchChanged"]
-    assert heard.events == told
+    notifications = ["SwitchChanged", "SwitchStoreLost", "SwitchStoreRecovered", "SwitchChanged"]
+    assert recorder.events == notifications

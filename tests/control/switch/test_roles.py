@@ -1,4 +1,4 @@
-"""Those who may do little with a kill switch's store: no more than a switch needs, or look only."""
+"""Users with the minimal rights for a kill switch's store, and users who may only read."""
 
 import pytest
 from sqlalchemy import make_url, text
@@ -14,7 +14,7 @@ LEASE = 60.0
 
 
 def use(store):
-    """Take every step."""
+    """Run every step."""
     version = store.load(None)[0]
     assert store.commit(version, "stopped", ["who stopped it"])
     assert [each.number for each in store.claim_pending_notifications("one", LEASE, 1)] == [1]
@@ -42,13 +42,13 @@ def user(valkey):
     valkey.client.acl_deluser(name)
 
 
-def test_a_user_who_may_run_a_few_commands_on_the_keys_can_use_them(user, valkey):
+def test_valkey_user_with_few_commands_can_use_stores(user, valkey):
     store = RedisSwitchStore(user(COMMANDS), valkey.prefix)
     use(store)
     store.close()
 
 
-def test_a_user_who_may_look_only_changes_nothing(user, valkey):
+def test_valkey_user_with_read_rights_changes_nothing(user, valkey):
     use(valkey.open())
     store = RedisSwitchStore(user(LOOKS), valkey.prefix)
     assert store.load(None) == (1, "stopped")
@@ -59,7 +59,7 @@ def test_a_user_who_may_look_only_changes_nothing(user, valkey):
     store.close()
 
 
-def test_a_wrong_password_is_in_no_error(user, valkey):
+def test_wrong_password_is_not_shown_in_errors(user, valkey):
     store = RedisSwitchStore(user(LOOKS).replace("secret", "swordfish"), valkey.prefix)
     with pytest.raises(SwitchStoreError, match="invalid username-password pair") as caught:
         store.load(None)
@@ -85,15 +85,13 @@ def role(postgresql):
         connection.execute(text(f"DROP ROLE {name}"))
 
 
-def test_a_role_that_may_only_read_and_write_the_tables_can_use_them(role, postgresql):
+def test_role_with_read_and_write_rights_can_use_stores(role, postgresql):
     store = SQLSwitchStore(role("SELECT, INSERT, UPDATE"), postgresql.prefix)
     use(store)
     store.close()
 
 
-def test_a_role_that_may_look_only_says_once_that_it_cannot_lift_what_is_due(
-    role, postgresql, caplog
-):
+def test_read_only_role_logs_once_that_it_cannot_lift_stops(role, postgresql, caplog):
     clock = VirtualClock()
     with KillSwitch(postgresql.open(), clock=clock) as switch:
         stopped(switch)
@@ -104,11 +102,11 @@ def test_a_role_that_may_look_only_says_once_that_it_cannot_lift_what_is_due(
             looking.refresh()
         assert looking.check(segment="billing")
         assert not looking.report().lines
-    assert caplog.messages == ["switch: what is due cannot be written"]
+    assert caplog.messages == ["kill switch switch: expired stops cannot be updated in the store"]
     store.close()
 
 
-def test_a_role_that_may_look_only_changes_nothing(role, postgresql):
+def test_read_only_role_changes_nothing(role, postgresql):
     use(postgresql.open())
     store = SQLSwitchStore(role("SELECT"), postgresql.prefix)
     assert store.load(None) == (1, "stopped")

@@ -54,7 +54,7 @@ def make(store, clock):
 
 
 @pytest.mark.statement("S4-73")
-def test_a_change_elsewhere_is_seen_within_the_bound(make, clock):
+def test_remote_change_is_seen_within_the_bound(make, clock):
     here, there = make(), make()
     assert here.check(segment="billing")
     stopped(there)
@@ -66,7 +66,7 @@ def test_a_change_elsewhere_is_seen_within_the_bound(make, clock):
 
 
 class Slow(SharedStore):
-    """Takes its time to answer, with what it held when it was asked."""
+    """Responds late, with the state at the time of the request."""
 
     def __init__(self, clock, seconds):
         super().__init__(clock=clock)
@@ -80,7 +80,7 @@ class Slow(SharedStore):
 
 
 @pytest.mark.statement("S4-73")
-def test_a_store_that_takes_its_time_makes_the_bound_no_longer(clock):
+def test_slow_store_does_not_lengthen_the_bound(clock):
     store = Slow(clock, STALE - 1)
     with KillSwitch(store, STALE, clock=clock) as here, KillSwitch(store, clock=clock) as there:
         assert here.check(segment="billing")
@@ -91,11 +91,11 @@ def test_a_store_that_takes_its_time_makes_the_bound_no_longer(clock):
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock counts on in a sleep")
-def test_after_a_sleep_of_the_machine_the_store_is_asked(monkeypatch):
-    slept, asked = [], time.clock_gettime
+def test_suspend_of_the_machine_makes_the_copy_stale(monkeypatch):
+    slept, read_clock = [], time.clock_gettime
 
     def clock_gettime(which):
-        return asked(which) + (sum(slept) if which == time.CLOCK_BOOTTIME else 0)
+        return read_clock(which) + (sum(slept) if which == time.CLOCK_BOOTTIME else 0)
 
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     store = SharedStore()
@@ -106,7 +106,7 @@ def test_after_a_sleep_of_the_machine_the_store_is_asked(monkeypatch):
         assert not here.check(segment="billing")
 
 
-def test_ones_own_change_is_seen_at_once(make):
+def test_own_change_is_visible_immediately(make):
     switch = make()
     assert switch.check(segment="billing")
     stopped(switch)
@@ -115,7 +115,7 @@ def test_ones_own_change_is_seen_at_once(make):
     assert switch.check(segment="billing")
 
 
-def test_within_the_bound_the_store_is_not_asked_again(make, store, clock):
+def test_store_is_loaded_once_within_the_bound(make, store, clock):
     switch = make()
     for _ in range(100):
         switch.check(segment="billing")
@@ -123,7 +123,7 @@ def test_within_the_bound_the_store_is_not_asked_again(make, store, clock):
     assert store.loads == 1
 
 
-def test_a_strict_switch_asks_each_time(make, store):
+def test_strict_switch_loads_at_every_check(make, store):
     strict, other = make(0), make()
     assert strict.check(segment="billing")
     stopped(other)
@@ -133,22 +133,22 @@ def test_a_strict_switch_asks_each_time(make, store):
     assert store.loads == before + 1
 
 
-class Hears(ControlListener):
-    """Lets the test know that an event has come."""
+class EventRecorder(ControlListener):
+    """Signals the arrival of an event."""
 
     def __init__(self):
-        self.heard = threading.Event()
+        self.recorder = threading.Event()
 
     def on_event(self, event):
-        self.heard.set()
+        self.recorder.set()
 
 
-def test_poller_sees_a_change_without_a_check():
-    store, listener = SharedStore(), Hears()
+def test_poller_reports_a_change_without_a_check():
+    store, listener = SharedStore(), EventRecorder()
     with KillSwitch(store, 0.1, listeners=[listener]) as here, KillSwitch(store) as there:
         here.start()
         stopped(there)
-        assert listener.heard.wait(JOIN_TIMEOUT)
+        assert listener.recorder.wait(JOIN_TIMEOUT)
         assert here.snapshot().entries
 
 
@@ -162,9 +162,9 @@ def test_unreferenced_switch_is_collected_and_its_thread_ends(store):
     assert not thread.is_alive()
 
 
-def test_listeners_hear_of_what_others_have_changed_once(make, clock):
-    told = Recorded()
-    here, there = make(listeners=[told]), make()
+def test_listeners_receive_remote_changes_once(make, clock):
+    listener = Recorded()
+    here, there = make(listeners=[listener]), make()
     here.check()
     stopped(there)
     there.resume(segment="billing", **WELL)
@@ -173,64 +173,62 @@ def test_listeners_hear_of_what_others_have_changed_once(make, clock):
         clock.advance(STALE)
         here.check()
         here.refresh()
-    assert told.actions == ["stopped", "resumed", "stopped"]
+    assert listener.actions == ["stopped", "resumed", "stopped"]
 
 
-def test_listeners_hear_of_what_others_have_changed_though_a_command_saw_it_first(make):
-    told = Recorded()
-    here, there = make(listeners=[told]), make()
+def test_listeners_receive_remote_changes_that_a_command_saw_first(make):
+    listener = Recorded()
+    here, there = make(listeners=[listener]), make()
     here.check()
     stopped(there)
     with pytest.raises(SwitchRefusedError):
         here.resume(segment="search", **WELL)
     here.refresh()
-    assert told.actions == ["stopped"]
+    assert listener.actions == ["stopped"]
 
 
-def test_what_happened_before_is_no_news(make, clock):
+def test_earlier_changes_are_not_reported(make, clock):
     stopped(make())
-    told = Recorded()
-    here = make(listeners=[told])
+    listener = Recorded()
+    here = make(listeners=[listener])
     here.check()
     clock.advance(STALE)
     here.refresh()
-    assert told.events == []
+    assert listener.events == []
 
 
-def test_listeners_hear_of_all_that_has_happened_however_much_it_is(make):
-    told = Recorded()
-    here, there = make(listeners=[told]), make()
+def test_listeners_receive_any_number_of_changes(make):
+    listener = Recorded()
+    here, there = make(listeners=[listener]), make()
     here.check()
     names = [f"shop {number}" for number in range(250)]
     for name in names:
         stopped(there, segment=name)
     here.refresh()
     here.refresh()
-    assert [each.record.scope.name for each in told.events] == names
+    assert [each.record.scope.name for each in listener.events] == names
 
 
 @pytest.mark.parametrize("changes", [1, 3, 5])
-def test_listeners_hear_of_what_happens_after_the_store_has_lost_everything(
-    make, store, clock, changes
-):
-    told = Recorded()
-    here, there = make(listeners=[told]), make()
+def test_listeners_receive_changes_after_a_data_loss(make, store, clock, changes):
+    listener = Recorded()
+    here, there = make(listeners=[listener]), make()
     here.check()
     for name in ("billing", "search", "export"):
         stopped(there, segment=name)
     here.refresh()
-    told.events.clear()
+    listener.events.clear()
     store.wipe()
     for number in range(changes):
         stopped(make(), segment=f"shop {number}")
     clock.advance(STALE)
     here.refresh()
-    assert told.actions == ["stopped"] * changes + ["restored"] * 3
+    assert listener.actions == ["stopped"] * changes + ["restored"] * 3
 
 
-def test_listeners_hear_of_nothing_twice_though_the_records_before_it_are_deleted(make, store):
-    told = Recorded()
-    here, there = make(listeners=[told]), make()
+def test_listeners_receive_no_change_twice_after_records_are_deleted(make, store):
+    listener = Recorded()
+    here, there = make(listeners=[listener]), make()
     here.check()
     for name in ("billing", "search", "export"):
         stopped(there, segment=name)
@@ -239,7 +237,7 @@ def test_listeners_hear_of_nothing_twice_though_the_records_before_it_are_delete
         del store._records[number]
     stopped(there, segment="sales")
     here.refresh()
-    assert [each.record.scope.name for each in told.events] == [
+    assert [each.record.scope.name for each in listener.events] == [
         *("billing", "search", "export", "sales")
     ]
 
@@ -248,24 +246,24 @@ def test_listeners_hear_of_nothing_twice_though_the_records_before_it_are_delete
 
 
 @pytest.mark.statement("S4-63")
-def test_each_change_has_a_record_and_is_reported_once(make):
-    told = []
-    switch, other = (make(notifiers=[told.append]) for _ in range(2))
+def test_each_change_is_recorded_and_reported_once(make):
+    notified = []
+    switch, other = (make(notifiers=[notified.append]) for _ in range(2))
     stopped(switch)
     other.resume(segment="billing", canary=(5, 100), **WELL)
     switch.advance(segment="billing", **WELL)
     other.refresh()
-    assert [each.action for each in told] == ["stopped", "resumed", "advanced"]
-    assert tuple(told) == switch.audit()[::-1]
+    assert [each.action for each in notified] == ["stopped", "resumed", "advanced"]
+    assert tuple(notified) == switch.audit()[::-1]
 
 
 @pytest.mark.statement("S4-63")
 def test_change_of_a_process_without_notifiers_is_reported_by_another(make):
-    told = []
-    command, service = make(), make(notifiers=[told.append])
+    notified = []
+    command, service = make(), make(notifiers=[notified.append])
     stopped(command)
     service.refresh()
-    assert [each.action for each in told] == ["stopped"]
+    assert [each.action for each in notified] == ["stopped"]
 
 
 DAY = 86_400
@@ -283,32 +281,33 @@ def long_ago(make, clock):
 
 
 def test_change_that_is_too_old_is_counted_and_not_notified(make, store, long_ago, caplog):
-    told = []
-    service = make(notifiers=[told.append])
+    notified = []
+    service = make(notifiers=[notified.append])
     service.refresh()
     service.refresh()
-    assert [each.scope.name for each in told] == ["billing"]
+    assert [each.scope.name for each in notified] == ["billing"]
     assert caplog.messages == [
-        "switch: 45 changes are older than 7 d: the notifiers are not notified, see the audit"
+        "kill switch switch: 45 changes are older than max_notification_age (7 d); the notifiers "
+        "were not called; see the audit log"
     ]
     assert all(each.notified for each in store.records(limit=100))
 
 
 @pytest.mark.parametrize("max_notification_age", [None, 8 * DAY, timedelta(days=8)], ids=str)
-def test_how_long_ago_is_yours_to_say(make, long_ago, max_notification_age, caplog):
-    told = []
-    make(notifiers=[told.append], max_notification_age=max_notification_age).refresh()
-    assert len(told) == 46
+def test_maximum_age_of_notifications_can_be_set(make, long_ago, max_notification_age, caplog):
+    notified = []
+    make(notifiers=[notified.append], max_notification_age=max_notification_age).refresh()
+    assert len(notified) == 46
     assert caplog.messages == []
 
 
-def test_a_notifier_that_raises_is_tried_again_and_breaks_nothing(make, clock, caplog):
-    told, down = [], [True]
+def test_failed_notifier_is_called_again_and_breaks_nothing(make, clock, caplog):
+    notified, down = [], [True]
 
     def post(record):
         if down:
             raise OSError("chat is down")
-        told.append(record.action)
+        notified.append(record.action)
 
     switch = make(notifiers=[post])
     stopped(switch)
@@ -316,19 +315,19 @@ def test_a_notifier_that_raises_is_tried_again_and_breaks_nothing(make, clock, c
     assert "failed for record 1" in caplog.text
     down.clear()
     switch.refresh()
-    assert told == []
+    assert notified == []
     clock.advance(60)
     switch.refresh()
     switch.refresh()
-    assert told == ["stopped"]
+    assert notified == ["stopped"]
 
 
 def test_interrupt_of_a_notifier_loses_no_notification(make, clock):
-    told = []
+    notified = []
 
     def post(record):
-        told.append(record.scope.name)
-        if len(told) == 1:
+        notified.append(record.scope.name)
+        if len(notified) == 1:
             raise KeyboardInterrupt
 
     switch = make(notifiers=[post])
@@ -338,22 +337,22 @@ def test_interrupt_of_a_notifier_loses_no_notification(make, clock):
     stopped(switch, segment="search")
     clock.advance(60)
     switch.refresh()
-    assert told == ["billing", "search", "billing"]
+    assert notified == ["billing", "search", "billing"]
 
 
 def test_two_threads_notify_concurrently(make, store, caplog):
-    told = []
-    switch = make(notifiers=[told.append])
+    notified = []
+    switch = make(notifiers=[notified.append])
     claim = store.claim_pending_notifications
 
-    def claim_while_another_tells(*arguments):
+    def claim_while_another_notifies(*arguments):
         store.claim_pending_notifications = claim
         switch.refresh()
         return claim(*arguments)
 
-    store.claim_pending_notifications = claim_while_another_tells
+    store.claim_pending_notifications = claim_while_another_notifies
     stopped(switch)
-    assert [each.action for each in told] == ["stopped"]
+    assert [each.action for each in notified] == ["stopped"]
     assert caplog.text == ""
 
 
@@ -367,20 +366,20 @@ def test_notifier_that_returns_an_awaitable_has_failed(make, caplog):
     assert not switch.store.records()[0].notified
 
 
-def test_a_notifier_may_command(make):
-    told = []
+def test_notifier_may_issue_commands(make):
+    notified = []
 
     def spread(record):
-        told.append(str(record.scope))
+        notified.append(str(record.scope))
         if record.scope.name == "billing":
             stopped(switch, segment="search")
 
     switch = make(notifiers=[spread])
     stopped(switch)
-    assert told == ["segment 'billing'", "segment 'search'"]
+    assert notified == ["segment 'billing'", "segment 'search'"]
 
 
-def test_a_listener_that_raises_breaks_nothing(make, caplog):
+def test_listener_that_raises_breaks_nothing(make, caplog):
     class Broken(Recorded):
         def on_event(self, event):
             raise ValueError("broken listener")
@@ -415,15 +414,15 @@ def test_change_of_a_killed_process_is_reported_by_another(tmp_path):
     url = f"sqlite:///{tmp_path / 'switch.db'}"
     died = subprocess.run([sys.executable, "-c", KILLED, url], capture_output=True, check=False)
     assert (died.returncode, died.stdout) == (-signal.SIGKILL, b"")
-    told = []
+    notified = []
     with (
         closing(SQLSwitchStore(url)) as store,
-        KillSwitch(store, notifiers=[told.append]) as switch,
+        KillSwitch(store, notifiers=[notified.append]) as switch,
     ):
         switch.refresh()
         switch.refresh()
         assert not switch.check(segment="billing")
-    assert [str(each) for each in told] == [
+    assert [str(each) for each in notified] == [
         "segment 'billing' stopped by kim: charged twice, incident 9"
     ]
 
@@ -433,10 +432,10 @@ def test_change_of_a_killed_process_is_reported_by_another(tmp_path):
 
 @pytest.mark.statement("S4-73")
 def test_unavailable_store_keeps_the_last_state_and_is_reported_once(make, store, clock):
-    told = Recorded()
-    switch = make(listeners=[told])
+    listener = Recorded()
+    switch = make(listeners=[listener])
     stopped(switch)
-    told.events.clear()
+    listener.events.clear()
     store.down = True
     for _ in range(5):
         clock.advance(STALE)
@@ -446,7 +445,7 @@ def test_unavailable_store_keeps_the_last_state_and_is_reported_once(make, store
     store.down = False
     clock.advance(STALE)
     assert not switch.check(segment="billing")
-    lost, back = told.events
+    lost, back = listener.events
     assert isinstance(lost, SwitchStoreLost)
     assert (lost.age, str(lost.error)) == (
         STALE,
@@ -456,7 +455,7 @@ def test_unavailable_store_keeps_the_last_state_and_is_reported_once(make, store
     assert back.outage == 5 * STALE
 
 
-def test_a_snapshot_says_how_old_what_is_known_is(make, store, clock):
+def test_snapshot_has_the_age_of_its_state(make, store, clock):
     switch = make()
     assert (switch.snapshot().age, switch.snapshot().version) == (None, None)
     switch.check()
@@ -466,10 +465,10 @@ def test_a_snapshot_says_how_old_what_is_known_is(make, store, clock):
     snapshot = switch.snapshot()
     assert (snapshot.age, snapshot.lost, snapshot.version) == (60, True, 0)
     assert "connection reset" in snapshot.error
-    assert "as known 1 min ago" in str(switch.report())
+    assert "state read 1 min ago" in str(switch.report())
 
 
-def test_of_a_store_that_is_away_a_check_asks_once_in_a_while(make, store, clock):
+def test_unavailable_store_is_loaded_once_per_interval(make, store, clock):
     switch = make()
     switch.check()
     store.down = True
@@ -479,7 +478,7 @@ def test_of_a_store_that_is_away_a_check_asks_once_in_a_while(make, store, clock
     assert store.loads == 2
 
 
-def test_for_a_store_that_does_not_answer_no_check_waits_a_second_time(make, store, clock):
+def test_hanging_store_delays_one_check_only(make, store, clock):
     switch = make()
     switch.check()
 
@@ -500,7 +499,7 @@ def test_for_a_store_that_does_not_answer_no_check_waits_a_second_time(make, sto
 
 
 @pytest.mark.parametrize(("unknown", "allowed"), [("stop", False), ("run", True)])
-def test_where_the_store_was_never_there_it_is_as_was_said(make, store, clock, unknown, allowed):
+def test_unknown_setting_applies_before_the_first_load(make, store, clock, unknown, allowed):
     store.down = True
     switch = make(unknown=unknown)
     assert switch.check(segment="billing").allowed is allowed
@@ -516,7 +515,7 @@ def test_where_the_store_was_never_there_it_is_as_was_said(make, store, clock, u
 
 
 @pytest.mark.parametrize("command", ["stop", "resume", "advance", "trigger"])
-def test_a_command_fails_where_the_store_is_away_and_changes_nothing(make, store, command):
+def test_command_without_the_store_fails_and_changes_nothing(make, store, command):
     switch = make()
     stopped(switch)
     switch.resume(segment="billing", canary=(5, 100), **WELL)
@@ -534,7 +533,7 @@ def test_a_command_fails_where_the_store_is_away_and_changes_nothing(make, store
     assert [each.action for each in switch.audit()] == ["resumed", "stopped"]
 
 
-def test_a_change_whose_answer_is_lost_stands_and_is_not_reported_as_failed(make, store):
+def test_change_with_a_lost_response_is_kept_and_succeeds(make, store):
     switch = make()
     store.loses_answers = True
     stopped(switch)
@@ -552,7 +551,7 @@ def test_unknown_result_of_a_change_is_reported(make, store):
             raise OSError("connection lost")
 
     store.__class__ = Gone
-    with pytest.raises(SwitchStoreError, match="whether segment 'billing' was changed is not kn"):
+    with pytest.raises(SwitchStoreError, match="it is unknown whether segment 'billing' was ch"):
         stopped(switch)
 
 
@@ -569,14 +568,14 @@ RUBBISH = {
 
 
 @pytest.mark.parametrize("text", RUBBISH.values(), ids=RUBBISH)
-def test_a_store_that_holds_rubbish_is_as_one_that_is_away(make, store, clock, text):
-    told = Recorded()
-    switch, fresh = make(listeners=[told]), make()
+def test_unreadable_store_counts_as_unavailable(make, store, clock, text):
+    listener = Recorded()
+    switch, fresh = make(listeners=[listener]), make()
     stopped(switch)
     store.commit(1, text, [])
     clock.advance(STALE)
     assert not switch.check(segment="billing")
-    assert told.kinds[-1] == "SwitchStoreLost"
+    assert listener.kinds[-1] == "SwitchStoreLost"
     assert not fresh.check(segment="search")
     with pytest.raises(SwitchStoreError, match=r"in the store of a kill switch|has format 2"):
         stopped(switch, segment="search")
@@ -584,36 +583,36 @@ def test_a_store_that_holds_rubbish_is_as_one_that_is_away(make, store, clock, t
 
 
 @pytest.mark.parametrize("answer", [17, ("1", ""), (1, None), (1, "", 3)], ids=str)
-def test_a_store_that_answers_with_something_else_is_as_one_that_is_away(make, store, answer):
+def test_store_with_an_invalid_result_counts_as_unavailable(make, store, answer):
     store.load = lambda known: answer
     assert not make().check()
     assert make(unknown="run").check()
 
 
 def test_corrupt_record_is_skipped_by_the_notifiers(make, store, caplog):
-    told = []
+    notified = []
     store.commit(0, "", ["rubbish"])
-    switch = make(notifiers=[told.append], listeners=[Recorded()])
+    switch = make(notifiers=[notified.append], listeners=[Recorded()])
     stopped(switch)
-    assert [each.action for each in told] == ["stopped"]
-    assert "record 1 reaches no notifier" in caplog.text
+    assert [each.action for each in notified] == ["stopped"]
+    assert "record 1 cannot be read and is not sent to any notifier" in caplog.text
 
 
 LATER = '{"v":2}'
 
 
-def test_what_a_later_version_has_written_is_left_to_who_can_read_it(make, store, clock, caplog):
-    told = []
+def test_record_of_a_later_version_is_left_for_its_readers(make, store, clock, caplog):
+    notified = []
     store.commit(0, "", [LATER])
-    switch = make(notifiers=[told.append])
+    switch = make(notifiers=[notified.append])
     stopped(switch)
     for _ in range(3):
         clock.advance(60)
         switch.refresh()
-    assert [each.action for each in told] == ["stopped"]
+    assert [each.action for each in notified] == ["stopped"]
     assert caplog.messages == [
-        "record 1 has format 2, this version reads up to 1: a later version of the library will "
-        "notify of it"
+        "kill switch switch: record 1 has format 2, this version reads up to 1; a process with a "
+        "later version of the library must send its notification"
     ]
     clock.advance(60)
     assert [
@@ -622,7 +621,7 @@ def test_what_a_later_version_has_written_is_left_to_who_can_read_it(make, store
 
 
 def test_records_of_a_later_version_do_not_hide_the_others(make, store):
-    told, claimed = [], []
+    notified, claimed = [], []
     store.commit(0, "", [LATER] * 50)
     claim = store.claim_pending_notifications
 
@@ -631,9 +630,9 @@ def test_records_of_a_later_version_do_not_hide_the_others(make, store):
         return found
 
     store.claim_pending_notifications = counted
-    switch = make(notifiers=[told.append])
+    switch = make(notifiers=[notified.append])
     stopped(switch)
-    assert [each.action for each in told] == ["stopped"]
+    assert [each.action for each in notified] == ["stopped"]
     switch.refresh()
     assert claimed == [20, 20, 11, 0, 0]
 
@@ -641,14 +640,12 @@ def test_records_of_a_later_version_do_not_hide_the_others(make, store):
 @pytest.mark.parametrize(
     ("text", "why", "later"),
     [
-        ("rubbish", "record 2 in the store of a kill switch cannot be read: it is no JSON", False),
+        ("rubbish", "record 2 in the store of a kill switch cannot be read: it is not JSON", False),
         ('{"v":2}', "record 2 has format 2, this version reads up to 1", True),
-        ("", "record 2 in the store of a kill switch cannot be read: it is no JSON", False),
+        ("", "record 2 in the store of a kill switch cannot be read: it is not JSON", False),
     ],
 )
-def test_a_record_that_cannot_be_read_is_shown_as_such_among_the_others(
-    make, store, text, why, later
-):
+def test_unreadable_record_is_shown_among_the_others(make, store, text, why, later):
     switch = make()
     stopped(switch)
     version, document = store.load(None)
@@ -671,23 +668,25 @@ def refusing(*arguments, **settings):
 @pytest.fixture
 def watching(make, clock):
     """A switch that is to lift a stop, and to notify of another one."""
-    heard, told = Recorded(), []
-    switch = make(listeners=[heard], notifiers=[lambda record: told.append(record.scope.name)])
+    recorder, notified = Recorded(), []
+    switch = make(
+        listeners=[recorder], notifiers=[lambda record: notified.append(record.scope.name)]
+    )
     switch.check()
     stopped(make())
     clock.advance(3599)
     stopped(make(), segment="search")
     clock.advance(1)
-    return switch, heard, told
+    return switch, recorder, notified
 
 
 def test_read_only_process_logs_once_and_still_notifies(store, watching, caplog):
-    switch, heard, told = watching
+    switch, recorder, notified = watching
     store.commit = refusing
     for _ in range(3):
         switch.refresh()
-    assert caplog.messages == ["switch: what is due cannot be written"]
-    assert [each.record.scope.name for each in heard.events] == told == ["billing", "search"]
+    assert caplog.messages == ["kill switch switch: expired stops cannot be updated in the store"]
+    assert [each.record.scope.name for each in recorder.events] == notified == ["billing", "search"]
 
 
 def test_second_outage_after_a_success_is_logged_again(store, watching, clock, caplog):
@@ -700,18 +699,29 @@ def test_second_outage_after_a_success_is_logged_again(store, watching, clock, c
         switch.refresh()
         stopped(switch)
         clock.advance(3600)
-    assert caplog.messages == ["switch: what is due cannot be written"] * 2
+    assert (
+        caplog.messages == ["kill switch switch: expired stops cannot be updated in the store"] * 2
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("records", "switch: the changes cannot be read"),
+        (
+            "records",
+            "kill switch switch: recent changes cannot be read from the store; the listeners are "
+            "notified later",
+        ),
         (
             "claim_pending_notifications",
-            "switch: the notifiers cannot be called, another process will call them",
+            "kill switch switch: notifications cannot be claimed or marked as sent in the store; "
+            "this or another process tries again later",
         ),
-        ("mark_notified", "switch: the notifiers cannot be called, another process will call them"),
+        (
+            "mark_notified",
+            "kill switch switch: notifications cannot be claimed or marked as sent in the store; "
+            "this or another process tries again later",
+        ),
     ],
 )
 def test_failed_notification_is_logged_once(store, watching, caplog, method, message):
@@ -726,19 +736,19 @@ def test_failed_notification_is_logged_once(store, watching, caplog, method, mes
 
 
 @pytest.mark.statement("S4-73")
-def test_what_a_store_has_lost_stays_stopped_and_is_restored(make, store, clock):
-    told = []
-    switch = make(notifiers=[lambda record: told.append((record.action, record.by))])
+def test_state_lost_by_the_store_stays_stopped_and_is_restored(make, store, clock):
+    notified = []
+    switch = make(notifiers=[lambda record: notified.append((record.action, record.by))])
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
     store.wipe()
     clock.advance(STALE)
     assert not switch.check(segment="billing")
     switch.refresh()
-    assert told[1:] == [("restored", "automatic: the store had lost it")]
+    assert notified[1:] == [("restored", "automatic: the store had lost it")]
     assert not make().check(segment="billing")
 
 
-def test_of_what_a_store_has_lost_nothing_is_restored_that_is_stopped_again(make, store, clock):
+def test_restored_state_does_not_replace_later_stops(make, store, clock):
     switch, other = make(), make()
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
     store.wipe()

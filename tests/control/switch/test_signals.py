@@ -1,4 +1,4 @@
-"""A signal in the frames of a kill switch: wherever it cuts in, nothing stays held or in force."""
+"""A signal at any frame of a kill switch leaves no lock held and no guard current."""
 
 import asyncio
 import gc
@@ -30,13 +30,13 @@ def call_async(guard):
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-@pytest.mark.parametrize("way", [call, call_async])
-def test_a_guard_is_in_force_for_its_own_call_only(way):
+@pytest.mark.parametrize("driver", [call, call_async])
+def test_guard_is_left_after_a_signal(driver):
     guard = KillSwitch().guard(segment="billing")
 
     def run(signal):
         with suppress(Signal), signal:
-            way(guard)
+            driver(guard)
         gc.collect()  # unawaited coroutines are reported here
         return [signal.where] if _enclosing._enclosing_guards() else []
 

@@ -1,4 +1,4 @@
-"""A kill switch's store that is away, cuts its answers off, or holds something else."""
+"""A kill switch's store that is unavailable, loses responses, or holds invalid data."""
 
 import socket
 import sqlite3
@@ -46,7 +46,7 @@ def proxy(served):
 
 @pytest.fixture
 def distant(served, proxy):
-    """A store behind the proxy; others of the place are not."""
+    """A store behind the proxy; other stores of the place are not behind it."""
     url = make_url(served.url).set(port=proxy.port)
     made = served.kept_in(url.render_as_string(hide_password=False), prefix=served.prefix)
     made.commit(0, "first", ["a"])
@@ -63,7 +63,7 @@ WRITES = {
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_change_whose_answer_is_lost_is_made_once(served, distant, proxy, when, at):
+def test_change_with_a_lost_response_is_made_once(served, distant, proxy, when, at):
     words = WRITES[served.kind]
     proxy.cut(when, words[at % len(words)])
     assert distant.commit(1, "second", ["b", "c"]) is True
@@ -72,7 +72,7 @@ def test_a_change_whose_answer_is_lost_is_made_once(served, distant, proxy, when
     assert texts(served.open().records()) == ["c", "b", "a"]
 
 
-def test_a_change_is_recognised_though_another_has_been_made_since(served, distant, proxy):
+def test_change_is_recognised_after_a_later_change(served, distant, proxy):
     again = distant._confirm_commit
 
     def later(*arguments):
@@ -85,7 +85,7 @@ def test_a_change_is_recognised_though_another_has_been_made_since(served, dista
     assert texts(served.open().records()) == ["d", "c", "b", "a"]
 
 
-def test_a_change_that_was_lost_is_not_taken_for_that_of_another(served, distant, proxy):
+def test_lost_change_is_not_confused_with_another(served, distant, proxy):
     again = distant._confirm_commit
 
     def later(*arguments):
@@ -98,13 +98,13 @@ def test_a_change_that_was_lost_is_not_taken_for_that_of_another(served, distant
     assert texts(served.open().records()) == ["x", "a"]
 
 
-def test_a_change_without_records_is_recognised_by_its_document(served, distant, proxy):
+def test_change_without_records_is_recognised_by_its_document(served, distant, proxy):
     proxy.cut("after", WRITES[served.kind][-1])
     assert distant.commit(1, "second", []) is True
     assert distant.load(None) == (2, "second")
 
 
-def test_where_the_second_answer_is_lost_too_it_is_an_error(served, distant, proxy):
+def test_second_lost_response_is_an_error(served, distant, proxy):
     for _ in range(2):
         proxy.cut("after", WRITES[served.kind][-1])
     with pytest.raises(SwitchStoreError, match="commit failed in the store of the kill switch"):
@@ -112,20 +112,20 @@ def test_where_the_second_answer_is_lost_too_it_is_an_error(served, distant, pro
     assert texts(served.open().records()) == ["b", "a"]
 
 
-def test_a_claim_whose_answer_is_lost_is_the_workers_all_the_same(served, distant, proxy):
+def test_claim_with_a_lost_response_belongs_to_its_worker(served, distant, proxy):
     word = lua.CLAIM.sha.encode() if served.kind == "valkey" else b"UPDATE"
     proxy.cut("after", word)
     assert texts(distant.claim_pending_notifications("one", LEASE, 10)) == ["a"]
 
 
-def test_notified_record_stays_notified_although_the_answer_is_lost(served, distant, proxy):
+def test_notified_record_with_a_lost_response_stays_notified(served, distant, proxy):
     distant.claim_pending_notifications("one", LEASE, 10)
     proxy.cut("after", lua.MARK_NOTIFIED.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
     distant.mark_notified([1], "one")
     assert [each.notified for each in distant.records()] == [True]
 
 
-def test_to_look_is_one_round_trip(distant, proxy):
+def test_load_takes_one_round_trip(distant, proxy):
     distant.load(None)
     before = proxy.requests
     distant.load(1)
@@ -137,7 +137,7 @@ def test_to_look_is_one_round_trip(distant, proxy):
 
 @pytest.fixture(params=["sqlite", "postgresql", "redis"])
 def nowhere(request, tmp_path):
-    """A store of a file where there is no folder, or a closed port."""
+    """A store in a missing folder, or on a closed port."""
     if request.param == "sqlite":
         made = SQLSwitchStore(f"sqlite:///{tmp_path}/absent/switch.db")
     else:
@@ -157,14 +157,14 @@ def nowhere(request, tmp_path):
         ("mark_notified", ([1], "one")),
     ],
 )
-def test_a_store_that_cannot_be_reached_says_so_without_a_password(nowhere, method, arguments):
+def test_unreachable_store_is_reported_without_its_password(nowhere, method, arguments):
     with pytest.raises(SwitchStoreError, match="failed in the store of the kill switch") as caught:
         getattr(nowhere, method)(*arguments)
     assert isinstance(caught.value.__cause__, (DBAPIError, RedisError))
     assert "secret" not in str(caught.value) + repr(nowhere)
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for_long():
+def test_silent_server_is_given_up_after_the_timeout():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = RedisSwitchStore(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05)
         with pytest.raises(SwitchStoreError, match=r"load failed .*: Timeout"):
@@ -190,7 +190,7 @@ def test_busy_file_is_waited_for_and_then_rejected(sqlite):
 
 
 def interrupted_in(engine):
-    """Let the next statement on the engine be the last thing before a Ctrl-C."""
+    """Raise KeyboardInterrupt after the next statement on the engine."""
 
     def interrupt(*_):
         event.remove(engine, "after_cursor_execute", interrupt)
@@ -200,7 +200,7 @@ def interrupted_in(engine):
 
 
 @pytest.mark.parametrize("method", ["commit", "claim_pending_notifications", "mark_notified"])
-def test_a_signal_in_a_statement_leaves_nothing_held_and_nothing_half_done(database, method):
+def test_signal_in_a_statement_leaves_no_lock_and_no_partial_change(database, method):
     store, other = database.open(), database.open(timeout=0.2)
     store.commit(0, "first", ["a"])
     store.claim_pending_notifications("one", LEASE, 1)
@@ -226,7 +226,7 @@ def test_store_of_a_later_version_is_rejected(durable):
     assert durable.document() == "first"
 
 
-def test_what_is_stopped_does_not_vanish_without_a_word(durable):
+def test_lost_document_is_an_error(durable):
     store = durable.open()
     store.commit(0, "first", ["a"])
     durable.lose()
@@ -234,7 +234,7 @@ def test_what_is_stopped_does_not_vanish_without_a_word(durable):
         store.load(1)
 
 
-def test_known_entries_are_restored_when_the_rest_is_deleted_too(valkey):
+def test_known_entries_are_restored_when_all_is_deleted(valkey):
     with KillSwitch(valkey.open(), stale_after=60) as switch:
         switch.stop(segment="finance", reason="charged twice", by="kim", permanent=True)
         valkey.lose()
@@ -249,7 +249,7 @@ def test_known_entries_are_restored_when_the_rest_is_deleted_too(valkey):
 
 
 def emptied(place):
-    """What the runbook says of a store that cannot be read."""
+    """The steps of the runbook for an unreadable store."""
     if place.kind == "valkey":
         place.client.hset(place.name, mapping={"document": "", "version": 0})
     else:
@@ -277,7 +277,7 @@ def test_known_entries_are_restored_when_a_corrupt_store_is_emptied(durable):
 
 
 @pytest.mark.statement("S4-63")
-def test_nothing_is_written_if_the_records_are_rejected(durable):
+def test_rejected_records_prevent_the_change(durable):
     store = durable.open()
     store.commit(0, "first", ["a"])
     durable.refuse()
@@ -294,7 +294,7 @@ def test_nothing_is_written_if_the_records_are_rejected(durable):
         ("UPDATE {0}_switch_audit SET number = 'x'", "records"),
     ],
 )
-def test_rubbish_in_a_file_is_an_error_that_says_so(sqlite, statement, method):
+def test_invalid_file_is_named_in_the_error(sqlite, statement, method):
     store = sqlite.open()
     store.commit(0, "first", ["a"])
     sqlite.sql(statement)
@@ -310,7 +310,7 @@ def test_rubbish_in_a_file_is_an_error_that_says_so(sqlite, statement, method):
         ("HDEL", "{0}", "document"),
     ],
 )
-def test_rubbish_on_valkey_is_an_error_that_says_so(valkey, command):
+def test_invalid_valkey_data_is_named_in_the_error(valkey, command):
     store = valkey.open()
     store.commit(0, "first", ["a"])
     name, key, *rest = command
@@ -358,7 +358,7 @@ def test_key_of_another_type_is_rejected_by_every_step(valkey, name, method):
 # -- the names, and whose they are ---------------------------------------------------------------
 
 
-def test_no_key_has_an_end_and_all_are_in_one_slot(valkey):
+def test_keys_have_no_expiry_and_share_one_slot(valkey):
     store = valkey.open()
     store.commit(0, "first", ["a", "b"])
     store.claim_pending_notifications("one", LEASE, 1)
@@ -368,7 +368,7 @@ def test_no_key_has_an_end_and_all_are_in_one_slot(valkey):
     assert len({key_slot(name.encode()) for name in names}) == 1
 
 
-def test_a_switch_and_a_context_cache_may_share_a_database_and_a_prefix(database):
+def test_switch_and_context_cache_can_share_database_and_prefix(database):
     with SQLRetryContextCache(database.url, prefix=database.prefix) as cache:
         assert cache.peek("any") is None
         assert database.open().commit(0, "first", ["a"])
@@ -390,7 +390,7 @@ def test_switches_of_other_prefixes_are_other_switches(durable):
     assert one.load(None) == (1, "first")
 
 
-def test_an_engine_of_the_callers_is_used_and_left_open(sqlite):
+def test_engine_of_the_caller_is_used_and_stays_open(sqlite):
     engine = create_engine(sqlite.url)
     store = SQLSwitchStore(engine, sqlite.prefix)
     store.commit(0, "first", ["a"])
@@ -400,7 +400,7 @@ def test_an_engine_of_the_callers_is_used_and_left_open(sqlite):
     engine.dispose()
 
 
-def test_a_client_of_the_callers_is_used_and_left_open(valkey):
+def test_client_of_the_caller_is_used_and_stays_open(valkey):
     with Redis.from_url(valkey.url, decode_responses=True, encoding="latin-1") as client:
         store = RedisSwitchStore(client, valkey.prefix)
         store.commit(0, "grün \U0001f6d1", ["a"])
@@ -418,7 +418,7 @@ def test_a_client_of_the_callers_is_used_and_left_open(valkey):
         (RedisSwitchStore, SERVER, {"timeout": 0}, ValueError, "timeout must be .* got 0"),
         (SQLSwitchStore, FILE, {"timeout": "1"}, TypeError, "must be a number of seconds|seconds"),
         (SQLSwitchStore, "sqlite://", {}, ValueError, "in one process use MemorySwitchStore"),
-        (SQLSwitchStore, "mysql://localhost", {}, ValueError, "must be one of SQLite or Postgr"),
+        (SQLSwitchStore, "mysql://localhost", {}, ValueError, "must be a URL of SQLite or Postgr"),
         (SQLSwitchStore, "switch.db", {}, TypeError, "got an invalid URL"),
         (RedisSwitchStore, FILE, {}, ValueError, "url must be redis://"),
         (RedisSwitchStore, None, {}, TypeError, "url must be a Redis URL or a redis.Redis, got N"),

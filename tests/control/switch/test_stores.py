@@ -1,4 +1,4 @@
-"""The stores of a kill switch: each does what the protocol says, in memory, on SQL, on Valkey."""
+"""The stores of a kill switch follow the protocol in memory, on SQL and on Valkey."""
 
 import threading
 
@@ -31,31 +31,31 @@ def pending(*numbered):
 # -- the document ------------------------------------------------------------------------------
 
 
-def test_it_is_a_store_of_the_protocol(store, place):
+def test_store_implements_the_protocol(store, place):
     assert isinstance(store, SwitchStore)
     assert store.shared == (place.kind != "memory")
 
 
-def test_where_nothing_was_written_the_version_is_zero_and_the_document_empty(store):
+def test_empty_store_has_version_zero_and_an_empty_document(store):
     assert store.load(None) == (0, "")
     assert store.load(0) is None
     assert store.records() == []
     assert store.claim_pending_notifications("one", LEASE, 10) == []
 
 
-def test_what_is_written_is_found_in_another_store_of_the_place(place):
+def test_commit_is_found_by_another_store_of_the_place(place):
     assert place.open().commit(0, STOPPED, ["who stopped it"]) is True
     assert place.open().load(None) == (1, STOPPED)
     assert place.open().load(0) == (1, STOPPED)
     assert place.open().records() == pending((1, "who stopped it"))
 
 
-def test_a_version_that_is_known_is_not_sent_again(store):
+def test_known_version_is_not_sent_again(store):
     store.commit(0, STOPPED, ["who stopped it"])
     assert store.load(1) is None
 
 
-def test_who_comes_late_writes_nothing(store):
+def test_commit_with_an_old_version_writes_nothing(store):
     store.commit(0, STOPPED, ["who stopped it"])
     assert store.commit(0, "late", ["who came late"]) is False
     assert store.commit(2, "early", ["who came early"]) is False
@@ -63,7 +63,7 @@ def test_who_comes_late_writes_nothing(store):
     assert texts(store.records()) == ["who stopped it"]
 
 
-def test_of_threads_that_write_at_once_one_does_so_each_time(place):
+def test_one_of_several_concurrent_commits_wins_each_version(place):
     stores, changes, won = [place.open() for _ in range(4)], 5, []
 
     def change(store, name):
@@ -86,7 +86,7 @@ def test_of_threads_that_write_at_once_one_does_so_each_time(place):
 
 
 @pytest.mark.parametrize("text", ["grün\n\r\n 零 \U0001f6d1", "x" * 300_000, "' \\ % : {} $x"])
-def test_any_text_comes_back_as_it_was(store, text):
+def test_any_text_is_stored_unchanged(store, text):
     store.commit(0, text, [text, ""])
     assert store.load(None) == (1, text)
     assert texts(store.records()) == ["", text]
@@ -105,7 +105,7 @@ def test_records_are_read_in_pages_the_newest_first(store):
     assert len(store.records(before=99)) == 6
 
 
-def test_a_record_is_claimed_by_one_until_its_lease_is_over(place):
+def test_record_is_claimed_by_one_worker_until_its_lease_ends(place):
     one, two = place.open(), place.open()
     one.commit(0, "", ["a", "b", "c"])
     assert one.claim_pending_notifications("one", LEASE, 2) == pending((1, "a"), (2, "b"))
@@ -144,7 +144,7 @@ def test_unclaimed_record_cannot_be_marked(store):
     assert store.records() == pending((1, "a"))
 
 
-def test_of_threads_that_claim_at_once_each_record_goes_to_one(place):
+def test_concurrent_claims_give_each_record_to_one_worker(place):
     stores = [place.open() for _ in range(4)]
     stores[0].commit(0, "", [str(number) for number in range(40)])
     claimed = []
@@ -167,7 +167,7 @@ def test_of_threads_that_claim_at_once_each_record_goes_to_one(place):
     assert all(each.notified for each in stores[0].records())
 
 
-def test_a_store_that_is_closed_can_be_used_again(store, place):
+def test_closed_store_can_be_used_again(store, place):
     store.commit(0, STOPPED, ["who stopped it"])
     store.close()
     store.close()
@@ -181,7 +181,7 @@ WORKERS = st.sampled_from(["one", "two words"])
 
 
 class Orders(RuleBasedStateMachine):
-    """Every order to one of two stores, and to a model."""
+    """Runs every step on one of two stores, and on a model."""
 
     def __init__(self, place, stores):
         super().__init__()
@@ -214,7 +214,9 @@ class Orders(RuleBasedStateMachine):
     @rule(at=st.integers(0, 1), before=st.none() | st.integers(1, 9), limit=st.integers(0, 5))
     def read(self, at, before, limit):
         numbered = enumerate(self.records, 1)
-        expected = [StoredRecord(number, text, told) for number, (text, told, *_) in numbered]
+        expected = [
+            StoredRecord(number, text, notified) for number, (text, notified, *_) in numbered
+        ]
         expected = expected if before is None else expected[: before - 1]
         assert self.stores[at].records(before=before, limit=limit) == expected[::-1][:limit]
 
@@ -222,8 +224,8 @@ class Orders(RuleBasedStateMachine):
     def claim(self, at, worker, limit):
         free = [
             number
-            for number, (_, told, holder, rest) in enumerate(self.records, 1)
-            if not told and (holder in (None, worker) or rest <= 0)
+            for number, (_, notified, holder, rest) in enumerate(self.records, 1)
+            if not notified and (holder in (None, worker) or rest <= 0)
         ][:limit]
         for number in free:
             self.records[number - 1][2:] = worker, LEASE
@@ -252,7 +254,7 @@ class Orders(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_any_order_every_store_does_what_the_model_says(kind, request):
+def test_store_matches_the_model_in_any_history(kind, request):
     place = opened(kind, request)
     stores = [place.open(), place.open()]
     stores[0].load(None)  # the tables are there

@@ -1,4 +1,4 @@
-"""What time does to a stop: it lifts it, or it reminds; and what a report says of it."""
+"""Expiry of a stop: it is lifted or followed by reminders; and the report."""
 
 import pytest
 
@@ -16,17 +16,17 @@ def clock():
 
 
 @pytest.fixture
-def told():
+def actions():
     return []
 
 
 @pytest.fixture
-def switch(clock, told):
-    return KillSwitch(clock=clock, notifiers=[lambda record: told.append(record.action)])
+def switch(clock, actions):
+    return KillSwitch(clock=clock, notifiers=[lambda record: actions.append(record.action)])
 
 
 @pytest.mark.statement("S4-65")
-def test_expiring_stop_is_lifted_in_time_and_reported(switch, clock, told):
+def test_expiring_stop_is_lifted_in_time_and_reported(switch, clock, actions):
     stopped(switch)
     clock.advance(3599)
     assert not switch.check(segment="billing")
@@ -34,29 +34,29 @@ def test_expiring_stop_is_lifted_in_time_and_reported(switch, clock, told):
     assert switch.check(segment="billing")
     switch.refresh()
     switch.refresh()
-    assert told == ["stopped", "expired"]
+    assert actions == ["stopped", "expired"]
     assert switch.snapshot().entries == ()
 
 
 @pytest.mark.statement("S4-65")
-def test_a_stop_that_was_to_stay_stays_and_reminders_follow(switch, clock, told):
+def test_kept_stop_stays_and_is_followed_by_reminders(switch, clock, actions):
     switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="keep")
     for seconds in (60, 1, DAY - 2, 1, DAY):
         clock.advance(seconds)
         switch.refresh()
     assert not switch.check(segment="a")
-    assert told == ["stopped", "overdue", "overdue", "overdue"]
+    assert actions == ["stopped", "overdue", "overdue", "overdue"]
 
 
-def test_without_a_word_about_it_everything_stays_stopped_when_its_time_is_up(switch, clock, told):
+def test_stop_of_everything_is_kept_by_default_when_it_expires(switch, clock, actions):
     stopped(switch, everything=True)
     clock.advance(3600)
     switch.refresh()
     assert not switch.check()
-    assert told == ["stopped", "overdue"]
+    assert actions == ["stopped", "overdue"]
 
 
-def test_a_permanent_stop_is_never_over(switch, clock):
+def test_permanent_stop_never_expires(switch, clock):
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
     clock.advance(400 * DAY)
     switch.refresh()
@@ -65,18 +65,18 @@ def test_a_permanent_stop_is_never_over(switch, clock):
 
 @pytest.mark.statement("S4-65")
 def test_one_of_several_switches_lifts_and_notifies(clock):
-    store, told = SharedStore(clock=clock), []
-    switches = [KillSwitch(store, clock=clock, notifiers=[told.append]) for _ in range(3)]
+    store, actions = SharedStore(clock=clock), []
+    switches = [KillSwitch(store, clock=clock, notifiers=[actions.append]) for _ in range(3)]
     stopped(switches[0])
     clock.advance(3600)
     for switch in switches:
         switch.refresh()
-    assert [each.action for each in told] == ["stopped", "expired"]
+    assert [each.action for each in actions] == ["stopped", "expired"]
     for switch in switches:
         switch.close()
 
 
-def test_a_command_lifts_what_has_had_its_time(switch, clock):
+def test_command_lifts_expired_stops(switch, clock):
     stopped(switch)
     clock.advance(3600)
     stopped(switch, segment="search")
@@ -99,14 +99,14 @@ def test_rejection_without_an_end_has_no_retry_after(switch, end):
     assert raised.value.retry_after is None
 
 
-def test_clock_that_goes_back_sends_no_reminder(switch, clock, told):
+def test_clock_set_back_sends_no_reminder(switch, clock, actions):
     switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="keep")
     clock.advance(60)
     switch.refresh()
     clock._to_epoch -= 10 * DAY
     switch.refresh()
     assert not switch.check(segment="a")
-    assert told == ["stopped", "overdue"]
+    assert actions == ["stopped", "overdue"]
     assert [each.age for each in switch.report().lines] == [0.0]
 
 
@@ -114,7 +114,7 @@ def test_clock_that_goes_back_sends_no_reminder(switch, clock, told):
 
 
 @pytest.mark.statement("S4-66")
-def test_a_report_lists_what_is_stopped_with_age_reason_owner_and_end(switch, clock):
+def test_report_lists_stops_with_age_reason_owner_and_end(switch, clock):
     stopped(switch)
     switch.stop(feature="export", reason="wrong totals", by="lee", permanent=True)
     switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="keep")
@@ -128,7 +128,7 @@ def test_a_report_lists_what_is_stopped_with_age_reason_owner_and_end(switch, cl
 
 
 @pytest.mark.statement("S4-66")
-def test_a_report_can_be_read(switch, clock):
+def test_report_has_a_readable_text(switch, clock):
     stopped(switch)
     switch.stop(feature="export", reason="wrong totals", by="lee", permanent=True)
     switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="keep")
@@ -138,23 +138,24 @@ def test_a_report_can_be_read(switch, clock):
         "switch, 2026-01-01 00:54 UTC: 3 stopped\n"
         "- segment 'a': stopped, overdue, for 54 min, by max, overdue since 2026-01-01 00:01 UTC: "
         "charged twice, incident 9\n"
-        "- segment 'billing': stopped, for 54 min, by kim, lifted in 6 min, 2026-01-01 01:00 UTC: "
+        "- segment 'billing': stopped, for 54 min, by kim, resumes automatically in 6 min, "
+        "2026-01-01 01:00 UTC: "
         "charged twice, incident 9\n"
-        "- feature 'export': back for 5 %, for 54 min, by lee, permanent: wrong totals"
+        "- feature 'export': resumed for 5 %, for 54 min, by lee, permanent: wrong totals"
     )
 
 
-def test_a_report_of_nothing_says_so(switch):
+def test_report_without_stops_has_one_line(switch):
     assert str(switch.report()) == "switch, 2026-01-01 00:00 UTC: nothing is stopped"
 
 
-def test_listeners_hear_of_what_time_does(clock):
-    told = Recorded()
-    switch = KillSwitch(clock=clock, listeners=[told])
+def test_listeners_receive_expiries(clock):
+    listener = Recorded()
+    switch = KillSwitch(clock=clock, listeners=[listener])
     stopped(switch)
     clock.advance(3600)
     switch.refresh()
-    assert told.actions == ["stopped", "expired"]
+    assert listener.actions == ["stopped", "expired"]
 
 
 def test_expired_stop_is_not_in_a_report_before_it_is_lifted(clock):

@@ -21,11 +21,11 @@ FORKED = 20
 
 @frozen
 class Worker:
-    """What a process needs to know; it works until the file *stop* appears."""
+    """The settings of a process; it works until the file *stop* appears."""
 
     url: str
     prefix: str
-    witness: object
+    event_log: object
     stop: str
     number: int
 
@@ -34,36 +34,36 @@ class Worker:
         return closing(kind(self.url, self.prefix, timeout=20.0))
 
     def goes_on(self):
-        time.sleep(0.005)
+        time.sleep(0.005)  # the pause between two pieces of work, so that processes take turns
         return not os.path.exists(self.stop)
 
     def watch(self):
-        """Look at the switch before each bit of work, and record its events."""
+        """Check the switch before each piece of work, and record its events."""
         with self.store() as store, KillSwitch(store, STALE_AFTER, notifiers=[self.tell]) as switch:
             while self.goes_on():
                 at = time.monotonic()
                 allowed = switch.check(segment=WORK).allowed
-                self.witness.add("works" if allowed else "rejects", WORK, at=at)
+                self.event_log.add("works" if allowed else "rejects", WORK, at=at)
 
     def stare(self):
-        """Look all the time; say what came of the first look after a while without any."""
+        """Check continuously; record the result of the first check after a pause."""
         with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
             last = time.monotonic()
             while not os.path.exists(self.stop):
-                self.witness.add("looks", WORK)
+                self.event_log.add("looks", WORK)
                 for _ in range(100_000):
                     at = time.monotonic()
                     allowed = switch.check(segment=WORK).allowed
                     if at > last + STALE_AFTER:
-                        self.witness.add("wakes", WORK, at=at, allowed=allowed)
+                        self.event_log.add("wakes", WORK, at=at, allowed=allowed)
                     last = at
 
     def tell(self, record):
-        self.witness.add("notifies", record.id)
-        time.sleep(0.002)
+        self.event_log.add("notifies", record.id)
+        time.sleep(0.002)  # a notifier that takes time: kills come during it
 
     def command(self):
-        """Stop this and that, and let it run again, without notifications."""
+        """Stop and resume scopes, without notifications."""
         random = Random(self.number)
         with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
             while self.goes_on():
@@ -75,10 +75,10 @@ class Worker:
                         record = switch.resume(feature=feature, by=by, justification=REASON)
                 except SwitchRefusedError:
                     continue
-                self.witness.add("has changed", record.id)
+                self.event_log.add("has changed", record.id)
 
     def fork(self):
-        """Use a switch, and again in parent and child at once after a fork."""
+        """Use a switch before a fork, then in parent and child concurrently."""
         with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
             switch.stop(feature="one", reason=REASON, by="both", permanent=True)
             child = os.fork()

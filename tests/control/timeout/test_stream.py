@@ -1,4 +1,4 @@
-"""The limits of a stream: its first item, the next one, and all of them."""
+"""The limits of a stream: its first item, the next item, the total."""
 
 import asyncio
 
@@ -72,7 +72,7 @@ def test_each_item_has_its_limit(runs, limits, delays, got, kind, ended, clock):
 
 
 @runs
-def test_what_is_done_with_an_item_counts_for_all_of_them_alone(runs, clock):
+def test_time_of_the_consumer_counts_for_the_total_only(runs, clock):
     limits = StreamTimeout(first=1.0, between=1.0, total=10.0, clock=clock)
 
     async def main():
@@ -87,7 +87,7 @@ def test_what_is_done_with_an_item_counts_for_all_of_them_alone(runs, clock):
 
 
 @runs
-def test_the_source_of_a_stream_inherits_the_limit_of_the_item(runs, clock):
+def test_source_of_a_stream_inherits_the_limit_of_the_item(runs, clock):
     left = []
 
     async def source():
@@ -105,7 +105,7 @@ def test_the_source_of_a_stream_inherits_the_limit_of_the_item(runs, clock):
 
 
 @runs
-def test_a_deadline_around_a_stream_counts(runs, clock):
+def test_deadline_around_a_stream_applies(runs, clock):
     async def main():
         with Deadline(4.5, kind="request", clock=clock):
             return await collected(
@@ -119,7 +119,7 @@ def test_a_deadline_around_a_stream_counts(runs, clock):
 
 
 @runs
-def test_a_stream_that_is_left_can_be_closed(runs, clock):
+def test_abandoned_stream_can_be_closed(runs, clock):
     closed = []
 
     async def main():
@@ -132,7 +132,7 @@ def test_a_stream_that_is_left_can_be_closed(runs, clock):
     assert closed == [1.0]
 
 
-def test_a_failure_of_the_stream_passes(clock):
+def test_failure_of_the_stream_passes(clock):
     async def breaks():
         yield 1
         raise ConnectionError("reset")
@@ -144,12 +144,12 @@ def test_a_failure_of_the_stream_passes(clock):
         run(main(), clock=clock)
 
 
-def test_a_cancellation_from_outside_passes(clock):
+def test_outer_cancellation_passes(clock):
     async def main():
         task = asyncio.ensure_future(
             collected(StreamTimeout(clock=clock).over(tokens(clock, [9.0])))
         )
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)  # virtual seconds
         task.cancel()
         (result,) = await asyncio.gather(task, return_exceptions=True)
         return type(result)
@@ -158,7 +158,7 @@ def test_a_cancellation_from_outside_passes(clock):
 
 
 @pytest.mark.statement("S4-13")
-def test_a_plain_iterator_is_looked_at_with_each_item(clock):
+def test_plain_iterator_is_checked_at_each_item(clock):
     closed = []
 
     def plain():
@@ -182,11 +182,11 @@ def test_a_plain_iterator_is_looked_at_with_each_item(clock):
 
 
 def test_slow_stream_is_reported(clock):
-    told = []
+    events = []
 
     class Recorded(ControlListener):
         def on_event(self, event):
-            told.append(event)
+            events.append(event)
 
     limits = StreamTimeout(first=1.0, name="answers", listeners=[Recorded()], clock=clock)
 
@@ -194,23 +194,23 @@ def test_slow_stream_is_reported(clock):
         return await collected(limits.over(tokens(clock, [9.0])))
 
     run(main(), clock=clock)
-    (event,) = told
+    (event,) = events
     assert (event.name, event.kind, event.limit, event.elapsed) == ("answers", "first item", 1, 1)
 
 
 def test_stream_that_ends_between_two_items_is_reported(clock):
-    told = []
+    events = []
 
     class Recorded(ControlListener):
         def on_event(self, event):
-            told.append(event)
+            events.append(event)
 
     items = StreamTimeout(total=4.0, listeners=[Recorded()], clock=clock).over([1, 2])
     next(items)
     clock.advance(5)
     with pytest.raises(DeadlineExceededError) as raised:
         next(items)
-    (event,) = told
+    (event,) = events
     assert (event.operation, event.kind, event.limit, event.elapsed) == ("next", "stream", 4, 5)
     assert event.error is raised.value
 
@@ -232,5 +232,5 @@ def test_wrong_limits_are_rejected(given, problem):
 
 
 def test_wrong_type_of_stream_is_rejected():
-    with pytest.raises(TypeError, match="what can be iterated over, got 17"):
+    with pytest.raises(TypeError, match="stream must be an iterable or an async iterable, got 17"):
         StreamTimeout().over(17)

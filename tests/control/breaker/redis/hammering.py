@@ -24,7 +24,7 @@ return redis.call('INCR', KEYS[3])
 
 
 class Entries:
-    """Who is inside of what a permit is needed for, counted on the server."""
+    """The callers that hold a permit, counted on the server."""
 
     def __init__(self, url, prefix):
         self.client = redis.Redis.from_url(url, decode_responses=True)
@@ -46,7 +46,7 @@ class Entries:
 
 
 def probing(store, **settings):
-    """A breaker that stays half-open whatever succeeds."""
+    """A breaker that stays half-open after successes."""
     return CircuitBreaker(
         "probed",
         window=Consecutive(1),
@@ -61,7 +61,7 @@ def probing(store, **settings):
 
 @frozen
 class Prober:
-    """Goes in and out of a half-open circuit until the *stop* key appears."""
+    """Enters and leaves a half-open circuit until the *stop* key appears."""
 
     url: str
     prefix: str
@@ -86,7 +86,7 @@ class Prober:
 
 
 class Opened(ControlListener):
-    """Writes down that a circuit has opened, as soon as that is known."""
+    """Records the moment at which a breaker knows that its circuit is open."""
 
     def __init__(self, client, prefix):
         self.client = client
@@ -99,7 +99,7 @@ class Opened(ControlListener):
 
 @frozen
 class Caller:
-    """Fails through one breaker after the other, each until it rejects."""
+    """Fails through several breakers in turn, each until it rejects."""
 
     url: str
     prefix: str
@@ -120,7 +120,7 @@ class Caller:
         client.incr(f"{self.prefix}:done")
 
     def refused(self, client, breaker):
-        """Call once; an error that is made where the circuit was known to be open is written."""
+        """Call once; record a call that is made although the circuit is known to be open."""
         was_open = client.exists(f"{self.prefix}:opened:{breaker.name}")
 
         def fails():

@@ -19,7 +19,7 @@ MICROSECONDS = 1_000_000
 
 
 class Down(Exception):
-    """What the service does when it fails."""
+    """The error of the failing service."""
 
 
 def failing():
@@ -62,7 +62,7 @@ class Sharing:
 
     @contextmanager
     def counted(self, **settings):
-        """A store whose requests are counted, and what counts them."""
+        """A store behind a proxy that counts its requests."""
         for script in (lua.CALL, lua.MOVE):
             self.client.script_load(script.text)  # a server that does not know it gets its text
         place = make_url(self.url)
@@ -75,7 +75,7 @@ class Sharing:
             self.made.clear()
 
     def breaker(self, name="billing", store=None, **settings):
-        """As another process would make it."""
+        """A breaker as another process would create it."""
         usual = {"window": Consecutive(3), "reset_jitter": 0.0, "clock": self.clock}
         self.made.append(CircuitBreaker(name, store=store or self.store(), **usual | settings))
         return self.made[-1]

@@ -1,4 +1,4 @@
-"""A shared circuit in asyncio and trio: asked in threads; no permit is lost to a cancellation."""
+"""A shared circuit in asyncio and trio: queries run in threads, cancellations lose no permit."""
 
 import asyncio
 import os
@@ -35,8 +35,8 @@ def half_open(sharing):
 
 @loops
 @modes
-@pytest.mark.parametrize("way", ["call", "wrap", "permit", "outcome"])
-def test_each_entry_point_asks_and_reports(sharing, half_open, loop, mode, way):
+@pytest.mark.parametrize("driver", ["call", "wrap", "permit", "outcome"])
+def test_entry_point_acquires_and_reports(sharing, half_open, loop, mode, driver):
     breaker = half_open(mode, required_successes=2)
 
     async def fine():
@@ -44,11 +44,11 @@ def test_each_entry_point_asks_and_reports(sharing, half_open, loop, mode, way):
         return "fine"
 
     async def once():
-        if way == "call":
+        if driver == "call":
             return await breaker.call_async(fine)
-        if way == "wrap":
+        if driver == "wrap":
             return await breaker.wrap(fine)()
-        if way == "outcome":
+        if driver == "outcome":
             return (await breaker.outcome_async(fine)).value
         async with breaker.permit():
             return await fine()
@@ -62,8 +62,8 @@ def test_each_entry_point_asks_and_reports(sharing, half_open, loop, mode, way):
 
 @loops
 @modes
-def test_half_open_lets_three_of_sixty_tasks_in(half_open, loop, mode):
-    """Pain 21: half-open lets everybody in."""
+def test_half_open_admits_three_of_sixty_tasks(half_open, loop, mode):
+    """Pain 21: a half-open circuit admits every call."""
     breaker = half_open(mode, required_successes=100)
     assert tasks_at_once(loop, breaker, 60, places=3) == (3, 57)
     assert breaker.snapshot().successes == 3
@@ -80,7 +80,7 @@ def test_tasks_cancelled_anywhere_leave_no_permit_taken(sharing, half_open, loop
 
 
 @loops
-def test_a_cancellation_during_the_question_gives_the_permit_back(half_open, sharing, loop):
+def test_cancellation_during_acquire_releases_the_permit(half_open, sharing, loop):
     breaker = half_open()
     called = []
 
@@ -93,7 +93,7 @@ def test_a_cancellation_during_the_question_gives_the_permit_back(half_open, sha
 
 
 class Ends(ControlListener):
-    """Ends the program, once it is on."""
+    """A listener that raises a base exception once it is enabled."""
 
     on = False
 
@@ -104,17 +104,15 @@ class Ends(ControlListener):
 
 
 @loops
-@pytest.mark.parametrize("way", ["call", "call_async", "permit"])
-def test_a_listener_that_ends_the_program_at_the_admission_gives_the_permit_back(
-    half_open, sharing, loop, way
-):
+@pytest.mark.parametrize("driver", ["call", "call_async", "permit"])
+def test_base_exception_of_a_listener_releases_the_permit(half_open, sharing, loop, driver):
     ends = Ends()
     breaker = half_open(listeners=[ends])
 
     async def main():
-        if way == "call":
+        if driver == "call":
             breaker.call(fine)
-        elif way == "call_async":
+        elif driver == "call_async":
             await breaker.call_async(fine)
         else:
             async with breaker.permit():
@@ -130,7 +128,7 @@ def test_a_listener_that_ends_the_program_at_the_admission_gives_the_permit_back
 
 
 @loops
-def test_a_cancellation_during_the_call_gives_the_permit_back(half_open, sharing, loop):
+def test_cancellation_during_the_call_releases_the_permit(half_open, sharing, loop):
     breaker = half_open()
     began = []
 
@@ -146,8 +144,8 @@ def test_a_cancellation_during_the_call_gives_the_permit_back(half_open, sharing
     assert breaker.snapshot().successes == 0
 
 
-@pytest.mark.parametrize("way", ["call", "wrap", "permit"])
-def test_a_coroutine_that_is_closed_gives_the_permit_back(half_open, sharing, way):
+@pytest.mark.parametrize("driver", ["call", "wrap", "permit"])
+def test_closed_coroutine_releases_the_permit(half_open, sharing, driver):
     breaker = half_open()
 
     @types.coroutine
@@ -155,10 +153,10 @@ def test_a_coroutine_that_is_closed_gives_the_permit_back(half_open, sharing, wa
         yield "inside"
 
     async def work():
-        if way == "permit":
+        if driver == "permit":
             async with breaker.permit():
                 await forever()
-        await (breaker.call_async(forever) if way == "call" else breaker.wrap(forever_async)())
+        await (breaker.call_async(forever) if driver == "call" else breaker.wrap(forever_async)())
 
     async def forever_async():
         await forever()
@@ -178,9 +176,7 @@ def test_a_coroutine_that_is_closed_gives_the_permit_back(half_open, sharing, wa
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_coroutine_that_is_closed_during_the_question_gives_the_permit_back(
-    half_open, sharing, answered
-):
+def test_coroutine_closed_during_acquire_releases_the_permit(half_open, sharing, answered):
     breaker = half_open()
     if not answered:
         sharing.client.client_pause(60_000, all=False)
@@ -199,7 +195,7 @@ def test_a_coroutine_that_is_closed_during_the_question_gives_the_permit_back(
 
 
 @pytest.mark.parametrize("end", ["end", "error", "close"])
-def test_what_is_said_inside_of_a_block_is_reported_at_its_end(half_open, end):
+def test_verdict_inside_a_block_is_reported_at_its_end(half_open, end):
     breaker = half_open()
 
     @types.coroutine
@@ -230,8 +226,8 @@ def test_what_is_said_inside_of_a_block_is_reported_at_its_end(half_open, end):
 
 
 @loops
-@pytest.mark.parametrize("said", ["at the end", "inside"])
-def test_event_loop_runs_while_the_store_hangs(valkey_binary, tmp_path, sharing, loop, said):
+@pytest.mark.parametrize("reported", ["at the end", "inside"])
+def test_event_loop_runs_while_the_store_hangs(valkey_binary, tmp_path, sharing, loop, reported):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, timeout=0.2, stale_after=3600)
         breaker = sharing.breaker(store=store)
@@ -239,7 +235,7 @@ def test_event_loop_runs_while_the_store_hangs(valkey_binary, tmp_path, sharing,
         steps, over = [], []
 
         async def call():
-            if said == "inside":
+            if reported == "inside":
                 async with breaker.permit() as permit:
                     os.kill(server.process.pid, signal.SIGSTOP)
                     steps.clear()

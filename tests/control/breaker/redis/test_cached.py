@@ -1,7 +1,6 @@
-"""A circuit that is looked at now and then: no question while it is closed or open."""
+"""A circuit with a cached state: no query while it is closed or open."""
 
 import threading
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, Consecutive
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.breaker.redis.shared import Down, Recorded, failing, fine
+from tests.support.polling import wait_until
 
 # The threads look by themselves only where a test wants it: in real time, and these take none.
 NEVER = 3600.0
@@ -16,14 +16,6 @@ NEVER = 3600.0
 
 def call(breaker, *functions):
     return [breaker.outcome(function) for function in functions]
-
-
-def until(condition):
-    """Wait for what a thread does."""
-    end = time.monotonic() + JOIN_TIMEOUT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -42,11 +34,11 @@ def counted(sharing):
         yield made
 
 
-@pytest.mark.parametrize("way", ["outcome", "wrap"])
-def test_while_it_is_closed_no_call_asks_the_store(sharing, counted, way):
+@pytest.mark.parametrize("driver", ["outcome", "wrap"])
+def test_closed_circuit_needs_no_round_trip(sharing, counted, driver):
     proxy, store = counted
     breaker = sharing.breaker(store=store, window=Calls(50))
-    ask = breaker.wrap(fine) if way == "wrap" else lambda: breaker.outcome(fine)
+    ask = breaker.wrap(fine) if driver == "wrap" else lambda: breaker.outcome(fine)
     ask()
     before = proxy.requests
     for _ in range(100):
@@ -56,17 +48,17 @@ def test_while_it_is_closed_no_call_asks_the_store(sharing, counted, way):
     assert int(sharing.fields()["total"]) == 101
 
 
-def test_while_it_is_open_no_call_asks_the_store(sharing, counted):
+def test_open_circuit_needs_no_round_trip(sharing, counted):
     proxy, store = counted
     breaker = sharing.breaker(store=store, window=Consecutive(1))
     call(breaker, failing)
-    until(lambda: sharing.fields()["state"] == "open")
-    until(lambda: type(breaker.outcome(fine).exception) is CircuitOpenError)
+    wait_until(lambda: sharing.fields()["state"] == "open")
+    wait_until(lambda: type(breaker.outcome(fine).exception) is CircuitOpenError)
     before = proxy.requests
     refused = breaker.snapshot().rejected
-    asked = proxy.requests - before
+    sent = proxy.requests - before
     call(breaker, *[fine] * 100)
-    assert proxy.requests - before == asked
+    assert proxy.requests - before == sent
     assert breaker.snapshot().rejected == refused + 100
 
 
@@ -75,12 +67,12 @@ def test_failures_of_all_open_it_for_all(sharing, cached):
     call(first, failing, failing)
     call(second, fine)
     call(first, failing)
-    until(lambda: sharing.fields()["state"] == "open")  # more successes would lower the rate
-    until(lambda: type(second.outcome(fine).exception) is CircuitOpenError)
-    until(lambda: type(first.outcome(fine).exception) is CircuitOpenError)
+    wait_until(lambda: sharing.fields()["state"] == "open")  # more successes would lower the rate
+    wait_until(lambda: type(second.outcome(fine).exception) is CircuitOpenError)
+    wait_until(lambda: type(first.outcome(fine).exception) is CircuitOpenError)
 
 
-def test_what_is_stale_is_looked_up_before_the_call(sharing, cached):
+def test_stale_state_is_refreshed_before_the_call(sharing, cached):
     first, second = cached(), cached()
     call(second, fine)
     first.force_open(by="kim", reason="they asked us to")
@@ -90,7 +82,7 @@ def test_what_is_stale_is_looked_up_before_the_call(sharing, cached):
     assert type(second.outcome(fine).exception) is CircuitOpenError
 
 
-def test_a_wrapped_function_looks_too_where_what_is_known_is_stale(sharing, cached):
+def test_wrapped_function_refreshes_a_stale_state(sharing, cached):
     first, second = cached(), cached()
     ask = second.wrap(fine)
     ask()
@@ -101,11 +93,11 @@ def test_a_wrapped_function_looks_too_where_what_is_known_is_stale(sharing, cach
         ask()
 
 
-def test_half_open_is_asked_for_each_permit(sharing, cached):
-    """Pain 21: half-open lets everybody in."""
+def test_half_open_checks_the_store_for_each_permit(sharing, cached):
+    """Pain 21: a half-open circuit admits every call."""
     first, second = cached(), cached()
     call(first, failing, failing, failing)
-    until(lambda: first.snapshot().state == "open")
+    wait_until(lambda: first.snapshot().state == "open")
     sharing.advance(30)
     permits = [each.permit() for each in (first, second, first, second, first)]
     assert [permit.acquire() is None for permit in permits] == [True, True, True, False, False]
@@ -130,16 +122,16 @@ def test_success_between_two_failures_counts_between_them(sharing, cached):
 
 
 def test_thread_reports_changes_of_other_processes(cached):
-    told = Recorded()
-    first, second = cached(), cached(stale_after=0.05, listeners=[told])
+    listener = Recorded()
+    first, second = cached(), cached(stale_after=0.05, listeners=[listener])
     call(second, fine)
     first.force_open(by="kim", reason="they asked us to")
-    until(lambda: told.of(CircuitChanged))
-    (event,) = told.of(CircuitChanged)
+    wait_until(lambda: listener.of(CircuitChanged))
+    (event,) = listener.of(CircuitChanged)
     assert (event.before, event.after, event.by) == ("closed", "forced_open", "kim")
 
 
-def test_the_thread_ends_with_the_breaker(sharing):
+def test_thread_ends_with_the_breaker(sharing):
     store = sharing.store(mode="cached", stale_after=NEVER)
     breaker = sharing.breaker("brief", store=store)
     sharing.made.remove(breaker)
@@ -151,10 +143,10 @@ def test_the_thread_ends_with_the_breaker(sharing):
     assert not thread.is_alive()
 
 
-def test_a_view_that_is_hardly_ever_stale_is_reported_to_the_store(sharing, cached):
+def test_state_with_a_long_stale_after_is_reported_to_the_store(sharing, cached):
     breaker = cached(stale_after=1e300)
     call(breaker, fine, failing, failing, failing)
-    until(lambda: sharing.fields()["state"] == "open")
+    wait_until(lambda: sharing.fields()["state"] == "open")
 
 
 def test_full_count_of_failures_is_kept_despite_an_unreported_success(sharing, cached):
@@ -163,17 +155,17 @@ def test_full_count_of_failures_is_kept_despite_an_unreported_success(sharing, c
     sharing.client.client_pause(60_000, all=False)
     call(breaker, failing, failing, failing, fine, failing)
     sharing.client.client_unpause()
-    until(lambda: sharing.fields()["state"] == "open")
+    wait_until(lambda: sharing.fields()["state"] == "open")
 
 
-def test_every_failure_is_reported_at_the_end(sharing, cached):
+def test_every_failure_is_reported_on_close(sharing, cached):
     breaker = cached(window=Calls(10**6), minimum_calls=10**6)
     call(breaker, fine, *[failing] * 3000)
     breaker.close()
     assert int(sharing.fields()["failures"]) == 3000
 
 
-def test_it_still_opens_when_it_is_used_after_its_end(cached):
+def test_closed_breaker_still_opens_when_it_is_used_again(cached):
     breaker = cached()
     call(breaker, fine)
     breaker.close()
@@ -182,7 +174,7 @@ def test_it_still_opens_when_it_is_used_after_its_end(cached):
 
 
 @pytest.mark.parametrize("fails", [(), range(0, 500, 7)], ids=["never", "often"])
-def test_no_call_of_many_threads_is_lost_or_counted_twice(sharing, cached, fails, switching):
+def test_calls_of_many_threads_are_counted_exactly_once(sharing, cached, fails, switching):
     breaker = cached(window=Calls(10**6), minimum_calls=10**6)
 
     @breaker.wrap

@@ -15,7 +15,7 @@ UNIT = 1e6
 
 
 class Clock:
-    """Moves the clocks of the server and of the breakers on."""
+    """Advances the clocks of the server and of the breakers."""
 
     def __init__(self, sharing):
         self.sharing = sharing
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Pair(Breaker):
-    """What one process keeps back goes before what it says next: so each rule is one process."""
+    """Buffered results of a process precede its next report, so each rule is one process."""
 
     def __init__(self, url):
         super().__init__()
@@ -101,7 +101,7 @@ class Pair(Breaker):
         return sum(getattr(each.snapshot(), what) for each in self.breakers)
 
 
-def test_two_that_share_a_circuit_behave_as_one(valkey_url):
+def test_breakers_that_share_a_circuit_behave_as_one(valkey_url):
     run_state_machine_as_test(
         lambda: Pair(valkey_url),
         settings=settings(max_examples=15, stateful_step_count=30, deadline=None),

@@ -1,7 +1,6 @@
-"""Processes that share a circuit; some of them are killed in whatever they do."""
+"""Processes that share a circuit; some are killed at random moments."""
 
 import os
-import time
 from contextlib import contextmanager
 from random import Random
 
@@ -13,11 +12,12 @@ from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.breaker.redis.hammering import LEASE, PLACES, Caller, Entries, Prober, probing
 from tests.control.breaker.redis.shared import Down, failing, fine
 from tests.support.fork_server import processes
+from tests.support.polling import wait_until
 
 
 @contextmanager
 def running(workers):
-    """These at once, each in a process of its own; none outlives the block."""
+    """Processes that run concurrently; all end with the block."""
     started = [processes.Process(target=each.run, daemon=True) for each in workers]
     for each in started:
         each.start()
@@ -29,20 +29,12 @@ def running(workers):
             each.join()
 
 
-def wait_until(condition, alive):
-    until = time.monotonic() + JOIN_TIMEOUT
-    while not condition():
-        assert all(each.exitcode in (None, 0) for each in alive)
-        assert time.monotonic() < until
-        time.sleep(0.002)
-
-
 def half_open(sharing, mode):
     breaker = probing(sharing.store(mode=mode, stale_after=3600), clock=sharing.clock)
     sharing.made.append(breaker)
     with pytest.raises(ZeroDivisionError):
         breaker.call(lambda: 1 / 0)
-    wait_until(lambda: breaker.state == "open", [])
+    wait_until(lambda: breaker.state == "open")
     sharing.advance(30, "probed")
     assert breaker.state == "half_open"
     return breaker
@@ -52,10 +44,8 @@ def half_open(sharing, mode):
     ("number", "kills"), [(2, 1), pytest.param(8, 2, marks=pytest.mark.stress)]
 )
 @pytest.mark.parametrize("mode", ["strict", "cached"])
-def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
-    sharing, mode, number, kills
-):
-    """Pains 20 and 21: the lock is one of each process, and half-open lets everybody in."""
+def test_half_open_permits_of_processes_are_limited_and_recovered(sharing, mode, number, kills):
+    """Pains 20 and 21: each process has its own lock, and a half-open circuit admits every call."""
     breaker = half_open(sharing, mode)
     entries = Entries(sharing.url, sharing.prefix)
     random = Random(number)
@@ -64,9 +54,9 @@ def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
         for _ in range(kills):  # a killed process keeps its permits for the rest of the test
             before = entries.number()
             wait_until(lambda before=before: entries.number() >= before + 20, workers)
-            victim = workers.pop(random.randrange(len(workers)))
-            victim.kill()
-            victim.join()
+            killed = workers.pop(random.randrange(len(workers)))
+            killed.kill()
+            killed.join()
         sharing.client.set(f"{sharing.prefix}:stop", 1)
         for each in workers:
             each.join(JOIN_TIMEOUT)
@@ -82,14 +72,14 @@ def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
 
 
 @pytest.mark.parametrize("number", [2, pytest.param(8, marks=pytest.mark.stress)])
-def test_a_call_that_begins_after_the_circuit_is_known_to_be_open_is_not_made(sharing, number):
+def test_open_circuit_rejects_calls_of_every_process(sharing, number):
     """Pain 20: the state of one process is not that of the others."""
     with running([Caller(sharing.url, sharing.prefix, 5)] * number) as workers:
-        victim = workers.pop()
+        killed = workers.pop()
         made = f"{sharing.prefix}:made"
         wait_until(lambda: int(sharing.client.get(made) or 0) >= 30, workers)
-        victim.kill()
-        victim.join()
+        killed.kill()
+        killed.join()
         for each in workers:
             each.join(JOIN_TIMEOUT)
             assert each.exitcode == 0

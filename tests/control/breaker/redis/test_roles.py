@@ -1,4 +1,4 @@
-"""A user of the server who may do no more than the page says."""
+"""A user of the server with the documented minimal rights."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from retrytemplate import CircuitStoreError
 from retrytemplate.control import Calls, Consecutive, Seconds
 from tests.control.breaker.redis.shared import failing, fine
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "breaker.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "control" / "circuit-breaker.md"
 NEEDED = re.compile(r"A user needs `~retry:circuit:\* ([^`]+)`")
 
 
@@ -30,7 +30,7 @@ def limited(sharing):
 
 
 @pytest.mark.parametrize("window", [Calls(5), Seconds(10), Consecutive(3)], ids=str)
-def test_the_rights_that_the_page_names_are_enough(sharing, limited, window):
+def test_documented_rights_are_enough(sharing, limited, window):
     store = sharing.store(url=limited[0], on_store_error="raise")
     rates = {} if isinstance(window, Consecutive) else {"minimum_calls": 3}
     breaker = sharing.breaker(store=store, window=window, **rates)
@@ -45,7 +45,7 @@ def test_the_rights_that_the_page_names_are_enough(sharing, limited, window):
     assert store.fetch("billing").state == "closed"
 
 
-def test_to_see_all_of_them_takes_one_more(sharing, limited):
+def test_names_of_all_circuits_need_the_scan_right(sharing, limited):
     url, name = limited
     store = sharing.store(url=url)
     with pytest.raises(CircuitStoreError, match="scan failed in the store of the circuit breaker"):

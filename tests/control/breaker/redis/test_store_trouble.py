@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -18,21 +17,14 @@ from retrytemplate.control import (
     RedisCircuitStore,
 )
 from retrytemplate.testing import ScriptedRandom, VirtualClock
-from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.breaker.redis.shared import Down, Recorded, failing, fine
 from tests.support import valkey
+from tests.support.polling import wait_until
 from tests.support.postgres import free_port
 from tests.support.proxy import Proxy
 
 MODES = ("strict", "cached")
 modes = pytest.mark.parametrize("mode", MODES)
-
-
-def until(condition):
-    end = time.monotonic() + JOIN_TIMEOUT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def call(breaker, *functions):
@@ -60,9 +52,9 @@ def none_is_left():
 
 
 @modes
-def test_without_the_store_each_process_judges_for_itself(mode):
-    told = Recorded()
-    breaker = made(away(mode=mode), listeners=[told])
+def test_each_process_decides_alone_without_the_store(mode):
+    listener = Recorded()
+    breaker = made(away(mode=mode), listeners=[listener])
     for _ in range(3):
         with pytest.raises(Down):
             breaker.call(failing)
@@ -71,14 +63,14 @@ def test_without_the_store_each_process_judges_for_itself(mode):
     breaker.clock.advance(30)
     call(breaker, fine, fine, fine)
     assert breaker.state == "closed"
-    (lost,) = told.of(CircuitStoreLost)
+    (lost,) = listener.of(CircuitStoreLost)
     assert (lost.name, type(lost.error)) == ("billing", CircuitStoreError)
-    changes = [event.after for event in told.of(CircuitChanged)]
+    changes = [event.after for event in listener.of(CircuitChanged)]
     assert changes == ["open", "half_open", "closed"]
 
 
 @modes
-def test_without_the_store_no_call_is_made_where_that_is_wanted(mode):
+def test_unavailable_store_rejects_calls_with_on_store_error_raise(mode):
     breaker = made(away(mode=mode, on_store_error="raise"))
     called = []
     for _ in range(2):
@@ -89,7 +81,7 @@ def test_without_the_store_no_call_is_made_where_that_is_wanted(mode):
     assert not called
 
 
-def test_what_is_done_by_hand_without_the_store_is_an_error():
+def test_manual_change_without_the_store_is_an_error():
     breaker = made(away())
     with pytest.raises(CircuitStoreError):
         breaker.force_open(by="kim", reason="they asked us to")
@@ -99,7 +91,7 @@ def test_what_is_done_by_hand_without_the_store_is_an_error():
 
 @modes
 @pytest.mark.parametrize("on_store_error", ["local", "raise"])
-def test_a_store_that_goes_during_a_call_does_not_change_how_it_ends(
+def test_store_lost_during_a_call_does_not_change_its_result(
     valkey_binary, tmp_path, mode, on_store_error
 ):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
@@ -116,13 +108,11 @@ def test_a_store_that_goes_during_a_call_does_not_change_how_it_ends(
         store.close()
 
 
-def test_a_failure_that_the_store_does_not_hear_of_opens_nothing_where_it_must_not_be_lost(
-    valkey_binary, tmp_path
-):
-    told = Recorded()
+def test_failure_the_store_misses_opens_nothing_with_raise(valkey_binary, tmp_path):
+    listener = Recorded()
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, on_store_error="raise")
-        breaker = made(store, window=Consecutive(1), listeners=[told])
+        breaker = made(store, window=Consecutive(1), listeners=[listener])
 
         def goes():
             server.kill()
@@ -130,57 +120,53 @@ def test_a_failure_that_the_store_does_not_hear_of_opens_nothing_where_it_must_n
 
         with pytest.raises(Down):
             breaker.call(goes)
-        assert [type(event) for event in told.events] == [CircuitStoreLost]
+        assert [type(event) for event in listener.events] == [CircuitStoreLost]
         breaker.close()
         store.close()
 
 
 @modes
-def test_a_result_from_while_the_store_was_away_is_late_when_it_is_back(
-    valkey_binary, tmp_path, mode
-):
-    told = Recorded()
+def test_result_from_before_the_store_recovered_is_late(valkey_binary, tmp_path, mode):
+    listener = Recorded()
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, mode=mode, stale_after=0.02, timeout=0.5)
-        breaker = made(store, listeners=[told], window=Consecutive(1))
+        breaker = made(store, listeners=[listener], window=Consecutive(1))
         server.kill()
         permit = breaker.permit()
         assert permit.acquire() is None
         server.start()
-        until(lambda: told.of(CircuitStoreRecovered))
+        wait_until(lambda: listener.of(CircuitStoreRecovered))
         permit.failure()
         assert (breaker.state, breaker.snapshot().late) == ("closed", 1)
-        assert not told.of(CircuitChanged)
+        assert not listener.of(CircuitChanged)
         breaker.close()
         store.close()
 
 
 @modes
-def test_when_the_store_is_back_it_is_used_again(valkey_binary, tmp_path, mode):
-    told = Recorded()
+def test_recovered_store_is_used_again(valkey_binary, tmp_path, mode):
+    listener = Recorded()
     with valkey.started(valkey_binary, tmp_path / "server") as server:
-        store = RedisCircuitStore(server.url, mode=mode, stale_after=0.02, timeout=0.5)
-        breaker = made(store, listeners=[told], clock=VirtualClock(), window=Calls(10))
+        store = RedisCircuitStore(server.url, mode=mode, stale_after=0.02, timeout=5.0)
+        breaker = made(store, listeners=[listener], clock=VirtualClock(), window=Calls(10))
         call(breaker, failing, fine)
         breaker.force_open(by="kim", reason="they asked us to")
         server.kill()
         breaker.clock.advance(1)
         assert type(breaker.outcome(fine).exception) is CircuitOpenError, "as was known last"
-        until(lambda: told.of(CircuitStoreLost))
+        wait_until(lambda: listener.of(CircuitStoreLost))
         shown = breaker.snapshot()
         assert (shown.state, shown.by) == ("forced_open", "kim")
         server.start()
-        until(lambda: told.of(CircuitStoreRecovered))
-        assert len(told.of(CircuitStoreLost)) == 1
+        wait_until(lambda: listener.of(CircuitStoreRecovered))
+        assert len(listener.of(CircuitStoreLost)) == 1
         breaker.reset()
         assert breaker.outcome(fine).exception is None
         breaker.close()
         store.close()
 
 
-def test_an_open_circuit_is_open_for_the_rest_of_its_time_when_the_store_goes(
-    valkey_binary, tmp_path
-):
+def test_open_circuit_stays_open_when_the_store_is_lost(valkey_binary, tmp_path):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, stale_after=3600)
         breaker = made(store)
@@ -205,7 +191,7 @@ def hanging(valkey_binary, tmp_path):
 
 
 @modes
-def test_a_store_that_hangs_costs_one_call_its_timeout(hanging, mode):
+def test_hanging_store_delays_one_call_by_its_timeout(hanging, mode):
     pid, proxy = hanging
     url = f"redis://127.0.0.1:{proxy.port}"
     store = RedisCircuitStore(url, mode=mode, timeout=0.2, stale_after=3600)
@@ -222,7 +208,7 @@ def test_a_store_that_hangs_costs_one_call_its_timeout(hanging, mode):
     store.close()
 
 
-def test_those_who_look_when_the_store_hangs_do_not_wait_one_after_the_other(hanging):
+def test_concurrent_refreshes_of_a_hanging_store_wait_once(hanging):
     pid, proxy = hanging
     url = f"redis://127.0.0.1:{proxy.port}"
     breaker = made(RedisCircuitStore(url, mode="cached", timeout=0.2, stale_after=3600))
@@ -315,7 +301,7 @@ def test_record_that_is_not_a_circuit_does_not_break_calls(sharing, mode, spoil,
         assert breaker.outcome(fine).exception is None
 
 
-def test_a_hash_of_something_else_is_left_as_it_is(sharing):
+def test_hash_of_another_program_is_left_unchanged(sharing):
     sharing.client.hset(sharing.name(), "mine", "precious")
     breaker = sharing.breaker(store=sharing.store(on_store_error="raise"))
     with pytest.raises(CircuitStoreError, match="is of another version of this library, or of so"):
@@ -323,7 +309,7 @@ def test_a_hash_of_something_else_is_left_as_it_is(sharing):
     assert sharing.fields() == {"mine": "precious"}
 
 
-def test_a_server_that_has_forgotten_everything_has_a_new_circuit(sharing):
+def test_server_that_lost_its_data_starts_a_new_circuit(sharing):
     first, second = sharing.breaker(), sharing.breaker()
     call(first, failing, failing, failing)
     permit = second.permit()
@@ -334,7 +320,7 @@ def test_a_server_that_has_forgotten_everything_has_a_new_circuit(sharing):
     permit.success()
 
 
-def test_a_result_from_before_the_server_forgot_is_late(sharing):
+def test_result_from_before_the_data_loss_is_late(sharing):
     breaker = sharing.breaker(window=Consecutive(1))
     permit = breaker.permit()
     assert permit.acquire() is None
@@ -345,7 +331,7 @@ def test_a_result_from_before_the_server_forgot_is_late(sharing):
 
 
 @modes
-def test_a_server_that_has_forgotten_the_latest_changes_counts_failures_again(sharing, mode):
+def test_server_that_lost_the_latest_changes_counts_failures_again(sharing, mode):
     breaker = sharing.breaker(store=sharing.store(mode=mode, stale_after=3600))
     call(breaker, fine)
     before = sharing.client.dump(sharing.name())
@@ -360,13 +346,13 @@ def test_a_server_that_has_forgotten_the_latest_changes_counts_failures_again(sh
 
 class TestOtherRules:
     def test_circuits_with_other_rules_are_not_mixed_and_reported(self, sharing):
-        told = Recorded()
+        listener = Recorded()
         first = sharing.breaker(window=Consecutive(3))
-        other = sharing.breaker(window=Consecutive(1), listeners=[told])
+        other = sharing.breaker(window=Consecutive(1), listeners=[listener])
         call(first, failing)
         call(other, failing)
         assert (first.state, other.state) == ("closed", "open")
-        (lost,) = told.of(CircuitStoreLost)
+        (lost,) = listener.of(CircuitStoreLost)
         assert "in use by breakers with other rules" in str(lost.error)
         assert first.snapshot().failures == 1
 
@@ -378,7 +364,7 @@ class TestOtherRules:
         assert sharing.breaker(store=store, reset_timeout=30.0).call(fine) == "fine"
 
     @pytest.mark.parametrize("setting", ["reset_timeout", "slow_call", "reset_growth"])
-    def test_are_none_where_a_number_is_only_written_in_another_way(self, sharing, setting):
+    def test_equal_numbers_of_other_types_are_the_same_rules(self, sharing, setting):
         store = sharing.store(on_store_error="raise")
         for value in (2, 2.0):
             assert sharing.breaker(store=store, **{setting: value}).call(fine) == "fine"
@@ -400,7 +386,7 @@ class TestOtherRules:
         call(other, failing)
         assert other.state == "open"
 
-    def test_leave_what_was_done_by_hand(self, sharing):
+    def test_other_rules_leave_a_forced_state(self, sharing):
         first = sharing.breaker(window=Consecutive(3))
         first.force_open(by="kim", reason="they asked us to")
         sharing.advance(61)
@@ -414,7 +400,7 @@ class TestOtherRules:
         assert type(first.outcome(fine).exception) is CircuitOpenError
 
 
-def test_an_open_time_without_the_store_has_its_jitter():
+def test_open_time_without_the_store_has_jitter():
     breaker = made(away(), reset_jitter=0.5, random=ScriptedRandom([0.2] * 9))
     call(breaker, failing, failing, failing)
     assert breaker.snapshot().retry_after == pytest.approx(33)
@@ -422,16 +408,16 @@ def test_an_open_time_without_the_store_has_its_jitter():
 
 def test_rejections_without_the_store_are_counted_with_the_rest(valkey_binary, tmp_path):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
-        told = Recorded()
+        listener = Recorded()
         store = RedisCircuitStore(server.url, stale_after=0.02)
-        breaker = made(store, listeners=[told])
+        breaker = made(store, listeners=[listener])
         breaker.force_open(by="kim", reason="they asked us to")
         call(breaker, fine)
         server.kill()
         call(breaker, fine, fine)
         assert breaker.snapshot().rejected == 3
         server.start()
-        until(lambda: told.of(CircuitStoreRecovered))
+        wait_until(lambda: listener.of(CircuitStoreRecovered))
         call(breaker, fine)
         assert breaker.snapshot().rejected == 4
         breaker.close()

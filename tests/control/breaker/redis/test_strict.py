@@ -1,4 +1,4 @@
-"""A circuit that is asked about before each call: what one process sees, all go by."""
+"""A circuit that is queried before each call: all processes see one state."""
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ def half_open(sharing, **settings):
     return both
 
 
-def test_what_opens_in_one_is_open_in_the_other(sharing):
+def test_circuit_opened_by_one_is_open_for_the_other(sharing):
     first, second = sharing.breaker(), sharing.breaker()
     call(first, failing)
     call(second, failing)
@@ -39,8 +39,8 @@ def test_what_opens_in_one_is_open_in_the_other(sharing):
     assert 29 < raised.value.retry_after <= 30
 
 
-def test_a_new_process_does_not_close_it_and_changes_no_count(sharing):
-    """Pain 20: a process that starts resets what the others have counted."""
+def test_new_process_changes_neither_state_nor_counts(sharing):
+    """Pain 20: a new process resets the counts of the others."""
     opened(sharing)
     before = sharing.fields()
     late = sharing.breaker()
@@ -58,8 +58,8 @@ def test_two_names_are_two_circuits_on_one_store(sharing):
     assert store.names() == ["one", "two"]
 
 
-def test_half_open_lets_no_more_in_than_may_be_in_all_processes_together(sharing):
-    """Pain 21: half-open lets everybody in, and one success closes it."""
+def test_half_open_permits_are_shared_by_all_processes(sharing):
+    """Pain 21: a half-open circuit admits every call, and one success closes it."""
     first, second = half_open(sharing, required_successes=3)
     permits = [each.permit() for each in (first, second, first, second, second)]
     taken = [permit.acquire() is None for permit in permits]
@@ -83,7 +83,7 @@ def test_permit_of_a_crashed_process_is_free_after_its_lease(sharing):
 
 
 @pytest.mark.parametrize("say", ["ignore", "cancel"])
-def test_what_decides_nothing_gives_its_permit_back(sharing, say):
+def test_ignored_call_releases_its_permit(sharing, say):
     first, second = half_open(sharing, half_open_calls=1)
     permit = first.permit()
     assert permit.acquire() is None
@@ -92,9 +92,9 @@ def test_what_decides_nothing_gives_its_permit_back(sharing, say):
     assert second.outcome(fine).exception is None
 
 
-def test_a_result_of_another_time_moves_nothing(sharing):
-    told = Recorded()
-    first, second = sharing.breaker(listeners=[told]), sharing.breaker()
+def test_late_result_changes_nothing(sharing):
+    listener = Recorded()
+    first, second = sharing.breaker(listeners=[listener]), sharing.breaker()
     slow = first.permit()
     assert slow.acquire() is None
     call(second, failing, failing, failing)
@@ -102,24 +102,24 @@ def test_a_result_of_another_time_moves_nothing(sharing):
     assert second.state == "half_open"
     slow.failure()
     assert second.state == "half_open"
-    assert [each.verdict for each in told.of(LateResult)] == ["failure"]
+    assert [each.verdict for each in listener.of(LateResult)] == ["failure"]
 
 
 @pytest.mark.statement("S4-41")
-def test_every_process_notifies_its_listeners_of_a_change_once(sharing):
-    heard = [Recorded(), Recorded()]
-    first, second = (sharing.breaker(listeners=[each]) for each in heard)
+def test_listeners_of_every_process_are_notified_once_per_change(sharing):
+    recorders = [Recorded(), Recorded()]
+    first, second = (sharing.breaker(listeners=[each]) for each in recorders)
     call(first, failing, failing, failing)
     call(second, fine, fine)
     call(first, fine)
-    for each in heard:
+    for each in recorders:
         changes = [(event.before, event.after) for event in each.of(CircuitChanged)]
         assert changes == [("closed", "open")]
 
 
-def test_what_is_done_by_hand_holds_for_all(sharing):
-    told = Recorded()
-    first, second = sharing.breaker(), sharing.breaker(listeners=[told])
+def test_manual_change_applies_to_all_processes(sharing):
+    listener = Recorded()
+    first, second = sharing.breaker(), sharing.breaker(listeners=[listener])
     first.force_open(by="kim", reason="they asked us to", seconds=60)
     shown = second.snapshot()
     assert (shown.state, shown.by, shown.reason) == ("forced_open", "kim", "they asked us to")
@@ -132,7 +132,7 @@ def test_what_is_done_by_hand_holds_for_all(sharing):
     assert first.state == "disabled"
     first.reset(by="lee", reason="seen")
     assert second.state == "closed"
-    named = [(each.after, each.by) for each in told.of(CircuitChanged)]
+    named = [(each.after, each.by) for each in listener.of(CircuitChanged)]
     assert named == [
         ("forced_open", "kim"),
         ("closed", None),
@@ -158,7 +158,7 @@ def counted(sharing):
         yield made
 
 
-def test_a_success_in_a_quiet_window_costs_one_round_trip(sharing, counted):
+def test_success_in_a_quiet_window_takes_one_round_trip(sharing, counted):
     proxy, store = counted
     breaker = sharing.breaker(store=store, window=Calls(50))
     call(breaker, fine, fine)
@@ -169,7 +169,7 @@ def test_a_success_in_a_quiet_window_costs_one_round_trip(sharing, counted):
     assert int(sharing.fields()["total"]) == 22
 
 
-def test_a_failure_costs_two_and_one_that_opens_it_three(sharing, counted):
+def test_failure_takes_two_round_trips_and_an_opening_one_three(sharing, counted):
     proxy, store = counted
     breaker = sharing.breaker(store=store)
     call(breaker, failing)
@@ -190,7 +190,7 @@ def test_threads_that_come_and_go_in_half_open_are_never_more_than_may_be(sharin
     assert first.snapshot().rejected + second.snapshot().rejected == 240 - admitted
 
 
-def test_no_call_of_many_threads_is_lost_or_counted_twice(sharing, switching):
+def test_calls_of_many_threads_are_counted_exactly_once(sharing, switching):
     breaker = sharing.breaker(window=Calls(10**6), minimum_calls=10**6)
 
     def work():
@@ -212,7 +212,7 @@ def test_unreferenced_breaker_is_collected(sharing):
     assert gone() is None
 
 
-def test_a_late_failure_does_not_take_with_it_what_was_kept_back_since(sharing):
+def test_late_failure_keeps_the_buffered_results(sharing):
     breaker = sharing.breaker(window=Calls(50))
     late = breaker.permit()
     assert late.acquire() is None

@@ -1,4 +1,4 @@
-"""The presets for PostgreSQL and Redis: what real servers fail with, and what is made of it."""
+"""The presets for PostgreSQL and Redis: errors of real servers, and their classification."""
 
 import asyncio
 import re
@@ -51,26 +51,26 @@ def postgresql(postgres_url):
 
 
 def failed_with(outcome):
-    """The server's code of the one attempt that failed, or what the driver said."""
+    """The server's code of the failed attempt, or the driver's message."""
     assert outcome.exception is None
     assert outcome.attempts == 2
     return outcome.history[0].message
 
 
-def test_a_serialization_failure_is_tried_again_and_counts_once(postgresql):
+def test_serialization_failure_is_retried_and_counts_once(postgresql):
     before = postgresql.cents()
     outcome = template(POSTGRESQL).outcome(postgresql.overtaken)
     assert "could not serialize" in failed_with(outcome)
     assert postgresql.cents() == before + 2  # one of them was the other's
 
 
-def test_the_victim_of_a_deadlock_is_tried_again(postgresql):
+def test_deadlock_victim_is_retried(postgresql):
     survivor, victim = postgresql.deadlock(template(POSTGRESQL))
     assert (survivor.exception, survivor.attempts) == (None, 1)
     assert "deadlock detected" in failed_with(victim)
 
 
-def test_a_lock_that_is_not_granted_in_time_is_waited_for_again(postgresql):
+def test_lock_timeout_is_retried(postgresql):
     with postgresql.engine.connect() as holder:
         transaction = holder.begin()
         postgresql.add(holder)
@@ -89,7 +89,7 @@ def test_lost_connection_is_opened_again(postgresql):
     assert "terminating connection" in failed_with(outcome)
 
 
-def test_so_it_is_in_asynchronous_code(url):
+def test_asynchronous_engine_is_retried(url):
     async def main():
         engine = create_async_engine(url, poolclass=NullPool)
 
@@ -110,7 +110,7 @@ def test_so_it_is_in_asynchronous_code(url):
 
 
 @pytest.mark.parametrize("by_sqlalchemy", [True, False], ids=["SQLAlchemy", "psycopg"])
-def test_a_server_that_is_away_is_asked_again(url, by_sqlalchemy):
+def test_unreachable_server_is_retried(url, by_sqlalchemy):
     away = url.set(port=free_port())
     outcome = template(POSTGRESQL).outcome(connect, away, by_sqlalchemy)
     assert (outcome.attempts, "refused" in str(outcome.exception)) == (4, True)
@@ -126,9 +126,7 @@ def connect(url, by_sqlalchemy):
 
 @pytest.mark.parametrize("by_sqlalchemy", [True, False], ids=["SQLAlchemy", "psycopg"])
 @pytest.mark.parametrize("change", [{"username": "unknown"}, {"database": "nothing"}], ids=str)
-def test_a_server_that_knows_neither_the_user_nor_the_database_is_asked_once(
-    url, change, by_sqlalchemy
-):
+def test_unknown_user_or_database_is_not_retried(url, change, by_sqlalchemy):
     outcome = template(POSTGRESQL).outcome(connect, url.set(**change), by_sqlalchemy)
     assert (outcome.attempts, "does not exist" in str(outcome.exception)) == (1, True)
 
@@ -136,10 +134,10 @@ def test_a_server_that_knows_neither_the_user_nor_the_database_is_asked_once(
 @pytest.mark.parametrize("by_sqlalchemy", [True, False], ids=["SQLAlchemy", "psycopg"])
 @pytest.mark.parametrize("change, alerts", [({"username": "unknown"}, 1), ({"database": "no"}, 0)])
 def test_unknown_user_of_a_server_sends_an_alert(url, change, alerts, by_sqlalchemy):
-    told = []
-    asking = template(POSTGRESQL, listeners=[AuthenticationAlert(told.append)])
+    received = []
+    asking = template(POSTGRESQL, listeners=[AuthenticationAlert(received.append)])
     asking.outcome(connect, url.set(**change), by_sqlalchemy)
-    assert len(told) == alerts
+    assert len(received) == alerts
 
 
 @pytest.mark.parametrize(
@@ -151,9 +149,11 @@ def test_unknown_user_of_a_server_sends_an_alert(url, change, alerts, by_sqlalch
         "is not yet accepting connections",
     ],
 )
-def test_a_server_that_is_not_ready_yet_is_asked_again(state):
-    said = f'connection to server at "db", port 5432 failed: FATAL:  the database system {state}'
-    outcome = template(POSTGRESQL).outcome(raising, psycopg.OperationalError(said))
+def test_server_that_starts_up_is_retried(state):
+    reported = (
+        f'connection to server at "db", port 5432 failed: FATAL:  the database system {state}'
+    )
+    outcome = template(POSTGRESQL).outcome(raising, psycopg.OperationalError(reported))
     assert outcome.attempts == 4
 
 
@@ -174,7 +174,7 @@ def raising(failure):
         "SET LOCAL statement_timeout = 1; SELECT pg_sleep(9)",
     ],
 )
-def test_what_the_statement_is_to_blame_for_is_not(postgresql, statement):
+def test_statement_error_is_not_retried(postgresql, statement):
     def work():
         with postgresql.engine.begin() as connection:
             connection.exec_driver_sql(statement)
@@ -184,7 +184,7 @@ def test_what_the_statement_is_to_blame_for_is_not(postgresql, statement):
     assert isinstance(outcome.exception, sa.exc.DBAPIError)
 
 
-def test_a_pool_without_a_free_connection_is_not_asked_again(url):
+def test_pool_timeout_is_not_retried(url):
     engine = sa.create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.01)
     with engine.connect():
         outcome = template(POSTGRESQL).outcome(engine.connect)
@@ -196,7 +196,7 @@ def test_a_pool_without_a_free_connection_is_not_asked_again(url):
 
 
 def client_of(url, **settings):
-    """As the page says: its own retries switched off."""
+    """A client as documented: its own retries disabled."""
     return redis.Redis.from_url(
         url, retry=Retry(NoBackoff(), 0), **{"socket_timeout": 20.0, **settings}
     )
@@ -209,7 +209,7 @@ def client(valkey_url):
         made.delete("presets")
 
 
-def test_commands_to_a_server_that_is_away_are_made_again():
+def test_commands_to_an_unreachable_server_are_retried():
     with client_of(f"redis://127.0.0.1:{free_port()}") as client:
         outcome = template(REDIS).outcome(client.ping)
     assert (outcome.attempts, type(outcome.exception)) == (4, redis.ConnectionError)
@@ -228,7 +228,7 @@ def test_lost_connection_of_a_client_is_opened_again(client, valkey_url):
     assert (outcome.value, outcome.attempts) == (True, 2)
 
 
-def test_an_answer_that_does_not_come_in_time_is_waited_for_again(client, valkey_url):
+def test_response_timeout_is_retried(client, valkey_url):
     with client_of(valkey_url, socket_timeout=0.02) as hasty:
 
         def work():
@@ -240,7 +240,7 @@ def test_an_answer_that_does_not_come_in_time_is_waited_for_again(client, valkey
     assert outcome.history[0].type_name == "redis.exceptions.TimeoutError"
 
 
-def test_a_replica_that_is_made_the_first_one_is_asked_again(client):
+def test_replica_that_becomes_primary_is_retried(client):
     client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
     mended = template(REDIS, listeners=[Before(lambda: client.replicaof("NO", "ONE"))])
     outcome = mended.outcome(client.set, "presets", 17)
@@ -249,7 +249,7 @@ def test_a_replica_that_is_made_the_first_one_is_asked_again(client):
     assert outcome.history[0].type_name == "redis.exceptions.ReadOnlyError"
 
 
-def test_a_replica_without_its_first_one_is_asked_again(client):
+def test_replica_without_primary_is_retried(client):
     client.config_set("replica-serve-stale-data", "no")
     client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
     mended = template(REDIS, listeners=[Before(lambda: client.replicaof("NO", "ONE"))])
@@ -260,7 +260,7 @@ def test_a_replica_without_its_first_one_is_asked_again(client):
     assert outcome.history[0].type_name == "redis.exceptions.MasterDownError"
 
 
-def test_a_server_that_is_busy_with_a_script_is_asked_again(client, valkey_url):
+def test_server_busy_with_a_script_is_retried(client, valkey_url):
     client.config_set("busy-reply-threshold", 1)
     with client_of(valkey_url) as other:
 
@@ -307,7 +307,7 @@ def test_transaction_after_a_conflict_is_repeated(client):
     assert (outcome.value, outcome.attempts) == ([2], 2)
 
 
-def test_so_it_is_with_the_asynchronous_client(valkey_url):
+def test_asynchronous_client_is_retried(valkey_url):
     async def main():
         retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
         async with redis.asyncio.Redis.from_url(valkey_url, retry=retry) as client:
@@ -332,7 +332,7 @@ def test_so_it_is_with_the_asynchronous_client(valkey_url):
     [("RPUSH", "presets", 1), ("NONSENSE",), ("INCR", "presets"), ("EVAL", "nonsense", 0)],
     ids=lambda command: command[0],
 )
-def test_what_the_command_is_to_blame_for_is_asked_once(client, command):
+def test_command_error_is_not_retried(client, command):
     client.set("presets", "text")
     outcome = template(REDIS).outcome(client.execute_command, *command)
     assert outcome.attempts == 1
@@ -341,17 +341,17 @@ def test_what_the_command_is_to_blame_for_is_asked_once(client, command):
 
 @pytest.mark.statement("S4-76")
 def test_wrong_password_is_tried_once_and_reported(valkey_url):
-    told = []
+    alerts = []
     wrong = re.sub("//", "//kim:wrong@", valkey_url)
     with client_of(wrong) as client:
-        alert = AuthenticationAlert(told.append)
+        alert = AuthenticationAlert(alerts.append)
         outcome = template(REDIS, name="cart", listeners=[alert]).outcome(client.ping)
         assert template(REDIS).outcome(client.ping).attempts == 1
     assert (outcome.attempts, type(outcome.exception)) == (1, redis.AuthenticationError)
-    assert [each.name for each in told] == ["cart"]
+    assert [each.name for each in alerts] == ["cart"]
 
 
-def test_a_pool_of_a_client_without_a_free_connection_is_not_asked_again(valkey_url):
+def test_exhausted_client_pool_is_not_retried(valkey_url):
     pool = redis.ConnectionPool.from_url(valkey_url, max_connections=1)
     held = pool.get_connection()
     with redis.Redis(connection_pool=pool) as client:
@@ -362,7 +362,7 @@ def test_a_pool_of_a_client_without_a_free_connection_is_not_asked_again(valkey_
 
 
 class Terse(socketserver.StreamRequestHandler):
-    """Speaks the protocol, and says one thing to a PING: for states that last a moment only."""
+    """A server that answers PING with one given error, for states that are hard to reproduce."""
 
     def handle(self):
         while line := self.rfile.readline():
@@ -396,7 +396,7 @@ def terse():
     ],
     ids=lambda value: str(value).partition(" ")[0],
 )
-def test_what_a_server_says_for_a_moment(terse, says, attempts):
+def test_server_state_decides_on_retry(terse, says, attempts):
     terse.says = f"-{says}\r\n".encode()
     with client_of(f"redis://127.0.0.1:{terse.server_address[1]}", protocol=2) as client:
         outcome = template(REDIS).outcome(client.ping)

@@ -69,7 +69,7 @@ class Service(Base):
         return self._attempt()
 
 
-def test_on_a_class_all_kinds_of_public_methods_retry():
+def test_decorated_class_retries_all_kinds_of_public_methods():
     assert Service().method() == 2
     assert run(Service().coroutine_method()) == 2
     assert Service.class_method(Trouble(1)) is Service
@@ -93,12 +93,12 @@ def test_class_decorator_leaves_other_members_unchanged():
     assert Service.__doc__ == "A service."
 
 
-def test_on_a_class_a_method_with_its_own_decorator_keeps_it():
+def test_method_of_a_decorated_class_keeps_its_own_decorator():
     assert Service(failures=2).own() == 3
     assert Service(failures=2).method() == ("recovered", 2)
 
 
-def test_a_method_that_a_subclass_overrides_is_the_subclass_s_own():
+def test_method_overridden_in_a_subclass_is_not_guarded():
     class Sub(Service):
         def overridden(self):
             return super().overridden(), self._attempt()
@@ -146,7 +146,7 @@ def test_fallback_of_a_class_is_used_by_every_method():
     assert Two().one() == Two().two() == "fallback"
 
 
-def test_on_a_class_methods_do_not_share_keys():
+def test_methods_of_a_decorated_class_do_not_share_keys():
     @retryable(retry_on=RemoteError, max_attempts=1, key=lambda self, order_id: order_id)
     class Two:
         def one(self, order_id):

@@ -1,4 +1,4 @@
-"""Checks of a store by the rows of a witness: holders of keys, counts, accepted results.
+"""Checks of a store by the rows of an event log: holders of keys, counts, accepted results.
 
 A *call* is one of a key's callback or recovery; every one says when it begins which failures its
 context knows: its *past*.  Calls are in the order of their fences.
@@ -24,12 +24,12 @@ from collections import Counter, defaultdict
 
 from attrs import define, fields
 
-__all__ = ["Hearing"]
+__all__ = ["EventLogChecks"]
 
 
 @define
 class Call:
-    """One call, as it says itself: ``past`` are the failures that its context knew of."""
+    """One call by its own entries: ``past`` are the failures that its context contained."""
 
     key: str
     kind: str
@@ -55,7 +55,7 @@ class Call:
 OWN = [each.name for each in fields(Call) if each.name not in ("begin", "end", "how", "accepted")]
 
 
-class Hearing:
+class EventLogChecks:
     """The calls of every key, and who of them is excused.
 
     :param lease: seconds, before which no key can have been taken from anybody.
@@ -81,7 +81,7 @@ class Hearing:
                 call = known[key, row["fence"], row["kind"]]
                 call.end, call.how = number, row["how"]
             elif what == "killed":
-                self.killed[row["victim"]] = number
+                self.killed[row["killed"]] = number
             elif what in ("late", "unavailable"):
                 self.excused.add((pid, key))
             elif what == "completed":
@@ -127,7 +127,7 @@ class Hearing:
             going_on.append(call)
 
     def _too_early(self, first, second):
-        """Whether the second came before the lease of the first can have been over."""
+        """Whether the second call started before the lease of the first can have expired."""
         return second.at - first.delivered < self.lease
 
     def _miscounts(self, calls):
@@ -144,7 +144,7 @@ class Hearing:
                 yield f"{call}; the call before it is {before}"
 
     def _pasts_after(self, before, call):
-        """What the past of a call may begin with."""
+        """The possible starts of the past of a call."""
         if before is None or before.accepted:
             return [[]]
         gone = self._gone(before.pid, before.key)
@@ -161,7 +161,7 @@ class Hearing:
         return possible
 
     def _follows(self, call, start):
-        """Whether nothing comes after that start but attempts that were lost before a call."""
+        """Whether only attempts that were lost before a call follow that start."""
         if call.past[: len(start)] != start:
             return False
         for each in call.past[len(start) :]:
@@ -172,7 +172,7 @@ class Hearing:
         return True
 
     def _results(self, key, calls):
-        """The last call was accepted; where a success is remembered, no callback before it was."""
+        """The last call was accepted; no callback precedes it if its success is remembered."""
         if not calls[-1].accepted and key not in self.completed:
             yield f"neither succeeded nor recovered: {calls[-1]}"
         if "." in key:

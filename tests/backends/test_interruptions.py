@@ -1,4 +1,4 @@
-"""What cuts into a step: a signal, a cancellation, a transaction that is rolled back."""
+"""Interruptions of a step: a signal, a cancellation, a transaction that is rolled back."""
 
 import asyncio
 import sqlite3
@@ -38,7 +38,7 @@ def test_signal_before_the_answer_is_read_drops_the_answer(valkey, monkeypatch):
     assert template.execute(lambda context: "handled", state=RetryState("m1")) == "handled"
 
 
-def test_a_signal_in_a_statement_leaves_no_lock_on_a_file(sqlite):
+def test_signal_in_a_statement_leaves_no_lock_on_a_file(sqlite):
     cache, other = sqlite.cache(), sqlite.cache(timeout=0.2)
     cache.peek(KEY)
 
@@ -53,7 +53,7 @@ def test_a_signal_in_a_statement_leaves_no_lock_on_a_file(sqlite):
     assert other.begin("another", worker="two")
 
 
-def test_a_cancelled_task_leaves_no_lock_on_a_file(sqlite):
+def test_cancelled_task_leaves_no_lock_on_a_file(sqlite):
     async def main():
         cache = sqlite.async_cache(timeout=1.0)
         template = RetryTemplate(cache=cache, name="work")
@@ -97,7 +97,7 @@ def test_cancelled_task_continues_after_the_end_of_its_statement(sqlite):
     asyncio.run(main())
 
 
-def test_a_record_that_cannot_be_read_leaves_the_key_as_it_was(made, store):
+def test_unreadable_record_leaves_its_key_unchanged(made, store):
     cache = made()
     claim = cache.begin(KEY, worker="one")
     cache.fail(claim, failing(claim))
@@ -111,7 +111,7 @@ def test_a_record_that_cannot_be_read_leaves_the_key_as_it_was(made, store):
 
 
 class Looks(RetryListener):
-    """Whether the claim is renewed while the next attempt is waited for."""
+    """Records whether the claim is renewed during the wait for the next attempt."""
 
     def __init__(self, cache):
         self.leases = cache._renewer._leases
@@ -121,7 +121,7 @@ class Looks(RetryListener):
         self.renewed.append(self.leases.has(context._claim))
 
 
-def test_after_a_rollback_of_its_end_an_attempt_is_renewed_again(database, work):
+def test_attempt_is_renewed_after_a_rollback_of_its_end(database, work):
     cache = database.cache()
     looks = Looks(cache)
     template = RetryTemplate(name="work", cache=cache, listeners=[looks])
@@ -146,7 +146,7 @@ def work(database):
     database.sql("DROP TABLE {0}_work")
 
 
-def test_a_store_that_is_away_in_complete_in_is_a_failure_like_any_other(database, work):
+def test_unavailable_store_in_complete_in_is_an_ordinary_failure(database, work):
     template = RetryTemplate(SimpleRetryPolicy(3), cache=database.cache(), name="work")
     calls = []
 
@@ -175,7 +175,7 @@ def test_complete_in_needs_an_open_transaction(database, work):
         template.execute(lambda context: context.complete_in(None), state=RetryState("m1"))
 
 
-def test_an_engine_of_the_callers_stays_open(sqlite):
+def test_engine_of_the_caller_stays_open(sqlite):
     engine = sqlite.engine
     before = engine.pool
     with SQLRetryContextCache(engine, prefix=sqlite.prefix) as cache:
@@ -183,13 +183,13 @@ def test_an_engine_of_the_callers_stays_open(sqlite):
     assert engine.pool is before
 
 
-def test_a_password_in_the_query_of_a_url_is_not_shown():
+def test_password_in_the_query_of_a_url_is_not_shown():
     cache = SQLRetryContextCache("postgresql://me@127.0.0.1:1/db?password=s3cret")
     assert "s3cret" not in repr(cache)
     cache.close()
 
 
-def test_a_thread_that_could_not_be_started_is_tried_again(sqlite, monkeypatch):
+def test_thread_that_could_not_be_started_is_started_again(sqlite, monkeypatch):
     cache = sqlite.cache()
 
     def refused(thread):
@@ -209,7 +209,7 @@ def test_a_thread_that_could_not_be_started_is_tried_again(sqlite, monkeypatch):
     ("field", "value"),
     [("name", 5), ("max_attempts", 2.0), ("max_attempts", -1), ("no_recovery", 1)],
 )
-def test_what_a_callback_writes_to_its_context_can_be_read_again(store, field, value):
+def test_context_value_of_any_kind_can_be_read_again(store, field, value):
     template = RetryTemplate(SimpleRetryPolicy(5), cache=store.cache(), name="work")
 
     def handle(context):

@@ -1,7 +1,6 @@
-"""There is no path around a stop: retries, fallbacks, hedges and templates inside are asked."""
+"""A stop applies to retries, fallbacks, hedges and inner templates."""
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +15,7 @@ from retrytemplate import (
 )
 from retrytemplate.control import Bulkhead, Fallback, Hedge, KillSwitch, Pipeline, RetryBudget
 from tests.support.event_loops import LOOPS
+from tests.support.polling import wait_until
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 RETRY = SimpleRetryPolicy(5)
@@ -26,7 +26,7 @@ def stop(switch):
 
 
 class Work:
-    """Fails each time; the segment is stopped during the second call."""
+    """A function that always fails; the segment is stopped during the second call."""
 
     def __init__(self, switch, stop_at=2):
         self.switch, self.stop_at, self.calls = switch, stop_at, 0
@@ -52,7 +52,7 @@ def guard(switch):
 
 
 @pytest.mark.statement("S4-72")
-def test_a_retry_is_not_made_when_its_work_was_stopped_meanwhile(switch, guard):
+def test_retry_of_stopped_work_is_not_made(switch, guard):
     work = Work(switch)
     with pytest.raises(KillSwitchActiveError) as raised:
         RetryTemplate(RETRY, NoBackoff(), guards=[guard]).call(work)
@@ -62,7 +62,7 @@ def test_a_retry_is_not_made_when_its_work_was_stopped_meanwhile(switch, guard):
 
 @pytest.mark.statement("S4-72")
 @loops
-def test_an_asynchronous_retry_is_not_made_either(switch, guard, loop):
+def test_asynchronous_retry_of_stopped_work_is_not_made(switch, guard, loop):
     work = Work(switch)
     template = RetryTemplate(RETRY, NoBackoff(), guards=[guard])
     with pytest.raises(KillSwitchActiveError):
@@ -71,7 +71,7 @@ def test_an_asynchronous_retry_is_not_made_either(switch, guard, loop):
 
 
 @pytest.mark.statement("S4-72")
-def test_the_templates_inside_are_stopped_as_well(switch, guard):
+def test_inner_templates_are_stopped(switch, guard):
     work = Work(switch)
     inner = RetryTemplate(RETRY, NoBackoff()).wrap(work)
     with pytest.raises(KillSwitchActiveError):
@@ -80,7 +80,7 @@ def test_the_templates_inside_are_stopped_as_well(switch, guard):
 
 
 @pytest.mark.statement("S4-72")
-def test_the_templates_inside_of_a_guard_around_them_are_stopped_as_well(switch, guard):
+def test_templates_inside_a_guard_are_stopped(switch, guard):
     work = Work(switch)
     with pytest.raises(KillSwitchActiveError):
         Pipeline(guard, RetryTemplate(RETRY, NoBackoff())).call(work)
@@ -89,7 +89,7 @@ def test_the_templates_inside_of_a_guard_around_them_are_stopped_as_well(switch,
 
 @pytest.mark.statement("S4-72")
 @loops
-def test_the_asynchronous_templates_inside_of_a_guard_are_stopped_as_well(switch, guard, loop):
+def test_asynchronous_templates_inside_a_guard_are_stopped(switch, guard, loop):
     work = Work(switch)
     with pytest.raises(KillSwitchActiveError):
         pipeline = Pipeline(guard, RetryTemplate(RETRY, NoBackoff()))
@@ -97,14 +97,14 @@ def test_the_asynchronous_templates_inside_of_a_guard_are_stopped_as_well(switch
     assert work.calls == 2
 
 
-def test_a_guard_is_in_force_for_its_own_call_only(switch, guard):
+def test_guard_applies_to_its_own_call_only(switch, guard):
     guard.call(int, "17")
     stop(switch)
     assert RetryTemplate().call(int, "17") == 17
 
 
 @pytest.mark.statement("S4-72")
-def test_a_fallback_does_not_answer_for_what_is_stopped(switch, guard):
+def test_fallback_does_not_cover_stopped_work(switch, guard):
     stop(switch)
     template = RetryTemplate(guards=[guard])
     with pytest.raises(KillSwitchActiveError):
@@ -116,7 +116,7 @@ def test_a_fallback_does_not_answer_for_what_is_stopped(switch, guard):
     [(Exception,), lambda error: True, (Rejected,), (OSError, RetryError)],
     ids=["class", "predicate", "rejections", "errors of the library"],
 )
-def test_a_fallback_for_everything_does_not_answer_for_what_is_stopped(switch, guard, on):
+def test_fallback_on_everything_does_not_cover_stopped_work(switch, guard, on):
     stop(switch)
     with pytest.raises(KillSwitchActiveError):
         Fallback(lambda: "from elsewhere", on=on).call(guard.wrap(lambda: "done"))
@@ -145,27 +145,27 @@ def test_fallback_that_names_the_rejection_answers(switch, guard):
 
 
 @pytest.mark.statement("S4-72")
-def test_no_fallback_is_called_when_the_work_was_stopped(switch, guard):
-    asked = []
-    fallback = Fallback(lambda: asked.append("the other one"))
+def test_fallback_of_stopped_work_is_not_called(switch, guard):
+    queries = []
+    fallback = Fallback(lambda: queries.append("the other one"))
     with pytest.raises(KillSwitchActiveError):
         guard.call(fallback.call, Work(switch, stop_at=1))
-    assert asked == []
+    assert queries == []
 
 
 @pytest.mark.statement("S4-72")
 @loops
-def test_no_asynchronous_fallback_is_called_when_stopped(switch, guard, loop):
-    asked = []
-    fallback = Fallback(lambda: asked.append("the other one"))
+def test_asynchronous_fallback_of_stopped_work_is_not_called(switch, guard, loop):
+    queries = []
+    fallback = Fallback(lambda: queries.append("the other one"))
     work = Work(switch, stop_at=1)
     with pytest.raises(KillSwitchActiveError):
         loop.run(lambda: guard.call_async(fallback.call_async, work.later))
-    assert asked == []
+    assert queries == []
 
 
 @pytest.mark.statement("S4-72")
-def test_no_hedge_is_started_for_what_was_stopped_meanwhile(switch, guard):
+def test_hedge_of_stopped_work_is_not_started(switch, guard):
     work = Work(switch, stop_at=1)
     hedge = Hedge(delay=0.0, max_hedges=3, idempotent=True)
     template = RetryTemplate(SimpleRetryPolicy(1), guards=[guard])
@@ -176,7 +176,7 @@ def test_no_hedge_is_started_for_what_was_stopped_meanwhile(switch, guard):
 
 
 @pytest.mark.statement("S4-72")
-def test_no_hedge_is_started_in_a_thread_for_what_was_stopped_meanwhile(switch, guard):
+def test_hedge_of_stopped_work_is_not_started_in_a_thread(switch, guard):
     work = Work(switch, stop_at=1)
     with ThreadPoolExecutor(2) as pool:
         hedge = Hedge(delay=60.0, max_hedges=3, idempotent=True, executor=pool)
@@ -195,23 +195,22 @@ def test_rejection_starts_no_hedge(switch, guard):
 
 @pytest.fixture
 def full():
-    """A bulkhead with its only slot taken, and the slot."""
+    """A bulkhead without a free slot, and the slot in use."""
     bulkhead = Bulkhead("llm", limit=1, queue=1, max_wait=60.0)
     return bulkhead, bulkhead.slot().__enter__()
 
 
 def stop_who_waits(switch, bulkhead, slot):
-    while not bulkhead.snapshot().waiting:
-        time.sleep(0.001)
+    wait_until(lambda: bulkhead.snapshot().waiting)
     stop(switch)
     slot.__exit__(None, None, None)
 
 
 @pytest.mark.statement("S4-72")
-@pytest.mark.parametrize("way", ["guard", "template"])
-def test_what_was_stopped_while_it_waited_in_a_queue_is_not_made(switch, guard, full, way):
+@pytest.mark.parametrize("driver", ["guard", "template"])
+def test_call_stopped_in_a_queue_is_not_made(switch, guard, full, driver):
     bulkhead, slot = full
-    around = guard if way == "guard" else RetryTemplate(RETRY, NoBackoff(), guards=[guard])
+    around = guard if driver == "guard" else RetryTemplate(RETRY, NoBackoff(), guards=[guard])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(around.call, bulkhead.call, pytest.fail)
         stop_who_waits(switch, bulkhead, slot)
@@ -223,7 +222,7 @@ def test_what_was_stopped_while_it_waited_in_a_queue_is_not_made(switch, guard, 
 
 @pytest.mark.statement("S4-72")
 @loops
-def test_a_task_that_was_stopped_in_a_queue_is_not_made_either(switch, guard, full, loop):
+def test_task_stopped_in_a_queue_is_not_made(switch, guard, full, loop):
     bulkhead, slot = full
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(stop_who_waits, switch, bulkhead, slot)

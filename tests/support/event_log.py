@@ -1,4 +1,4 @@
-"""A record of events outside of a store: rows that processes append to a file, in order.
+"""A log of events outside of a store: rows that processes append to a file, in order.
 
 A written row stays even if the process is killed immediately after.
 """
@@ -7,13 +7,13 @@ import json
 import os
 import time
 
-__all__ = ["Witness"]
+__all__ = ["EventLog"]
 
 # All of one length that divides a page: no row is ever torn, by a kill or by another writer.
 LENGTH = 512
 
 
-class Witness:
+class EventLog:
     """The rows of one file; any number of processes and threads may add to it."""
 
     def __init__(self, path):
@@ -21,7 +21,7 @@ class Witness:
         self._file = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
 
     def __reduce__(self):
-        return Witness, (self.path,)
+        return EventLog, (self.path,)
 
     def add(self, what, key, **more):
         row = {"what": what, "key": key, "pid": os.getpid(), "at": time.monotonic()} | more

@@ -1,4 +1,4 @@
-"""Every piece that the library ships passes the kit of its seam."""
+"""Every component of the library passes its conformance kit."""
 
 import logging
 
@@ -132,7 +132,7 @@ CACHES = {
 
 
 class AsyncMemory:
-    """The cache in memory behind coroutine methods that give way before and after."""
+    """The cache in memory with coroutine methods that let other tasks run."""
 
     def __init__(self):
         self._cache = MemoryRetryContextCache()
@@ -173,7 +173,7 @@ def kit_for(kit, make):
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """What a logging listener says here is of no interest."""
+    """Suppress the output of a logging listener."""
     logger = logging.getLogger("retrytemplate")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -199,7 +199,7 @@ def test_recorder_passes_the_kit_but_keeps_exceptions(recorder):
     assert list(kit_for(ListenerConformance, recorder).run_all()) == ["test_it_lets_go_of_failures"]
 
 
-def test_a_system_clock_without_waiting_is_still_a_clock():
+def test_system_clock_that_skips_waits_passes_its_kit():
     with no_waiting():
         assert kit_for(ClockConformance, SystemClock).run_all() == {}
 

@@ -48,7 +48,7 @@ def test_passes(n): ...
 
 @pytest.fixture(scope="module")
 def green(tmp_path_factory):
-    """A project in which nothing fails; a test of it does not run."""
+    """A project in which every test passes except a skipped one."""
     folder = tmp_path_factory.mktemp("green")
     return made(folder, {"README.md": STEPS, "test_it.py": SKIPPED})
 
@@ -101,8 +101,8 @@ UNKNOWN = "import pytest\n@pytest.mark.statment('S0-01')\ndef test_it(): ...\n"
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory):
-    """What a run says in which nearly everything fails, and the outcomes that it lists."""
-    example = "```python\n>>> 1 + 1\n3\n```\n"
+    """The output of a run with many failures, and the outcomes that it lists."""
+    example = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
     files = {"README.md": example, "test_it.py": FAILING, "test_unknown.py": UNKNOWN}
     project = made(tmp_path_factory.mktemp("failures"), files)
     done = run(project, *files, "--continue-on-collection-errors", "-p", "no:randomly")
@@ -112,39 +112,40 @@ def failures(tmp_path_factory):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_test_that_leaves_something_behind_fails(failures):
-    said, outcomes = failures
+def test_leftover_of_a_test_fails_it(failures):
+    output, outcomes = failures
     left = ["thread", "process", "grandchild", "file", "socket"]
     assert outcomes >= {("ERROR", name) for name in left} | {
         ("FAILED", "failing_block"),
         ("FAILED", "unclosed"),
     }
-    assert "ResourceWarning: unclosed <socket.socket" in said
-    assert re.search(r"the open '/.*/test_it.py'\n", said)
-    assert re.search(r"the open 'socket:.*'\n", said)
+    assert "ResourceWarning: unclosed <socket.socket" in output
+    assert re.search(r"the open '/.*/test_it.py'\n", output)
+    assert re.search(r"the open 'socket:.*'\n", output)
     assert {name for _, name in outcomes}.isdisjoint(["shared_file", "nothing"])
 
 
 def test_example_with_another_result_fails(failures):
-    assert "Expected:\n    3\nGot:\n    2" in failures[0]
+    assert "- 3" in failures[0]
+    assert "+ 2" in failures[0]
 
 
 def test_warning_is_an_error(failures):
-    said, outcomes = failures
+    output, outcomes = failures
     assert ("FAILED", "warning") in outcomes
-    assert "DeprecationWarning: old" in said
+    assert "DeprecationWarning: old" in output
 
 
 def test_unknown_mark_is_an_error(failures):
-    said, outcomes = failures
+    output, outcomes = failures
     assert ("ERROR", "test_unknown.py") in outcomes
-    assert "'statment' not found in `markers`" in said
+    assert "'statment' not found in `markers`" in output
 
 
 def test_watchdog_ends_a_process_that_hangs():
     program = (
         "import sys, time; from tests.support.leftovers import Watchdog; Watchdog.MARGIN = 0.05\n"
-        "def hangs(): time.sleep(1000)\n"
+        "def hangs(): time.sleep(1000)  # the watchdog ends it\n"
         "Watchdog(sys.stderr).reset(0.05); hangs()"
     )
     done = subprocess.run(

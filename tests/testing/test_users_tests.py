@@ -54,7 +54,7 @@ def answers(failures):
 
 
 @pytest.mark.statement("S0-62")
-def test_an_injected_clock_gives_the_exact_list_of_delays():
+def test_injected_clock_records_the_exact_delays():
     virtual = VirtualClock()
     template = charge_template.with_(clock=virtual)
     assert template.call(answers(3).pop(-1)) == "charged"
@@ -63,20 +63,20 @@ def test_an_injected_clock_gives_the_exact_list_of_delays():
 
 
 @pytest.mark.statement("S0-62")
-def test_a_decorator_built_at_import_waits_for_nothing():
+def test_decorator_made_at_import_does_not_wait():
     with no_waiting() as skipped:
         assert charge(answers(3)) == "charged"
     assert skipped.sleeps == [HOUR, 2 * HOUR, 4 * HOUR]
 
 
 @pytest.mark.statement("S0-62")
-def test_an_asynchronous_decorator_built_at_import_waits_for_nothing():
+def test_asynchronous_decorator_made_at_import_does_not_wait():
     with no_waiting() as skipped:
         assert asyncio.run(charge_async(answers(2))) == "charged"
     assert skipped.sleeps == [HOUR, 2 * HOUR]
 
 
-def test_a_block_of_attempts_waits_for_nothing():
+def test_attempts_block_does_not_wait():
     left = answers(2)
     with no_waiting() as skipped:
         for attempt in charge_template.attempts():
@@ -85,7 +85,7 @@ def test_a_block_of_attempts_waits_for_nothing():
     assert skipped.sleeps == [HOUR, 2 * HOUR]
 
 
-def test_a_time_limit_ends_retries_that_wait_for_nothing():
+def test_time_limit_ends_retries_without_waits():
     template = RetryTemplate(TimeoutRetryPolicy(10 * HOUR), FixedBackoff(HOUR))
     with no_waiting() as skipped:
         assert not template.outcome(refusing).ok
@@ -108,7 +108,7 @@ def test_time_limits_are_exact_on_an_injected_clock():
 
 
 @pytest.mark.statement("S0-63")
-def test_the_time_that_a_call_takes_can_be_played():
+def test_duration_of_a_call_can_be_simulated():
     virtual = VirtualClock()
 
     def slow():
@@ -122,7 +122,7 @@ def test_the_time_that_a_call_takes_can_be_played():
 
 
 @pytest.mark.statement("S0-63")
-def test_the_elapsed_time_ends_with_the_call():
+def test_elapsed_time_ends_with_the_call():
     virtual = VirtualClock()
     left = answers(2)
 
@@ -152,9 +152,9 @@ def test_jitter_is_exact_with_injected_random_numbers(jitter, delays):
 
 
 @pytest.mark.statement("S0-63")
-def test_an_attempt_timeout_is_exact_on_a_virtual_loop():
+def test_attempt_timeout_is_exact_on_a_virtual_loop():
     async def hangs():
-        await asyncio.sleep(HOUR)
+        await asyncio.sleep(HOUR)  # virtual seconds
 
     virtual = VirtualClock()
     template = RetryTemplate(attempt_timeout=0.5, backoff=FixedBackoff(1.0), clock=virtual)
@@ -164,9 +164,9 @@ def test_an_attempt_timeout_is_exact_on_a_virtual_loop():
 
 
 @pytest.mark.statement("S0-63")
-def test_an_attempt_timeout_is_exact_in_a_virtual_run_of_trio():
+def test_attempt_timeout_is_exact_in_a_virtual_run_of_trio():
     async def hangs():
-        await trio.sleep(HOUR)
+        await trio.sleep(HOUR)  # virtual seconds
 
     virtual = VirtualClock()
     template = RetryTemplate(attempt_timeout=0.5, backoff=FixedBackoff(1.0), clock=virtual)
@@ -176,7 +176,7 @@ def test_an_attempt_timeout_is_exact_in_a_virtual_run_of_trio():
 
 
 def events_of(template, **settings):
-    """What a listener hears in one call that fails, written so that runs can be compared."""
+    """The events of one failing call, as comparable values."""
     recorder = Recorder()
     changed = template.with_(
         listeners=[recorder], random=ScriptedRandom([0.9, 0.1, 0.4]), **settings
@@ -186,7 +186,7 @@ def events_of(template, **settings):
 
 
 @pytest.mark.statement("S0-64")
-def test_a_test_runs_the_path_of_production_with_jitter_and_listeners(monkeypatch):
+def test_run_without_waits_uses_the_path_of_production(monkeypatch):
     template = RetryTemplate(SimpleRetryPolicy(3), ExponentialBackoff(initial=HOUR, jitter="full"))
     really = []
     with monkeypatch.context() as patch:
@@ -205,7 +205,7 @@ def test_a_test_runs_the_path_of_production_with_jitter_and_listeners(monkeypatc
 
 
 class NoOpSleep(SystemClock):
-    """The sample's sleep: it does nothing; and no time passes."""
+    """The sample's sleep: it does nothing, and no time passes."""
 
     def monotonic(self):
         return 17.0
@@ -219,7 +219,7 @@ class NoOpSleep(SystemClock):
 
 @pytest.mark.statement("S0-65")
 @pytest.mark.parametrize("backoff", [FixedBackoff(0.0), FixedBackoff(0.2)])
-def test_two_failures_and_then_a_value_take_three_calls_and_no_time(backoff):
+def test_two_failures_and_a_value_take_three_calls_and_no_time(backoff):
     calls = []
 
     def work():

@@ -21,7 +21,7 @@ from tests.batch.test_scenarios import Bad, Flaky, always
 from tests.support.step_fixture import accounted, run
 
 
-def test_a_writer_that_empties_its_list_has_all_items_at_the_next_attempt(world, way):
+def test_writer_that_empties_its_list_gets_all_items_on_retry(world, mode):
     fails = Flaky(1)
 
     def write(items, transaction):
@@ -36,31 +36,31 @@ def test_a_writer_that_empties_its_list_has_all_items_at_the_next_attempt(world,
     step = world.step(
         [1, 2, 3], writer=write, retry=SimpleRetryPolicy(2), after_commit=sent.append, outbox=box
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.written, world.rows()) == (3, [1, 2, 3])
     assert sent == [[1, 2, 3], 1, 2, 3]
 
 
-def test_writer_that_returns_an_awaitable_is_a_misuse(sqlite, way):
+def test_writer_that_returns_an_awaitable_is_a_misuse(sqlite, mode):
     async def write(items, transaction):
         pass
 
     step = sqlite.step(
         [1], writer=lambda items, tx: write(items, tx), skip=SkipPolicy(on=Exception)
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.written, report.dead_lettered) == ("failed", 0, 0)
     assert isinstance(report.exception, MisuseError)
 
 
 @pytest.mark.parametrize("end", ["rollback", "commit", "close"])
-def test_a_writer_that_ends_the_transaction_is_a_misuse(world, way, end):
+def test_writer_that_ends_the_transaction_is_misuse(world, mode, end):
     def write(items, transaction):
         getattr(transaction, end)()
         if end == "transaction":
             transaction.execute(world.out.insert().values(id=7, text="x"))
 
-    report = run(world.step([1], writer=write, skip=SkipPolicy(on=Exception)), way)
+    report = run(world.step([1], writer=write, skip=SkipPolicy(on=Exception)), mode)
     assert (report.status, report.written, report.dead_lettered, world.rows()) == (
         "failed",
         0,
@@ -70,7 +70,7 @@ def test_a_writer_that_ends_the_transaction_is_a_misuse(world, way, end):
     assert "has ended its transaction" in str(report.error)
 
 
-def test_a_writer_may_use_savepoints_of_its_own(world, way):
+def test_writer_may_use_savepoints(world, mode):
     def write(items, transaction):
         for item in items:
             try:
@@ -80,11 +80,11 @@ def test_a_writer_may_use_savepoints_of_its_own(world, way):
             except Bad:
                 pass
 
-    report = run(world.step([1, 2, 3], writer=write), way)
+    report = run(world.step([1, 2, 3], writer=write), mode)
     assert (report.status, world.rows()) == ("completed", [1, 3])
 
 
-async def test_a_cancellation_that_comes_out_of_the_processor_ends_the_run(sqlite):
+async def test_cancellation_raised_by_the_processor_ends_the_run(sqlite):
     async def process(item):
         if item == 2:
             raise asyncio.CancelledError
@@ -96,7 +96,7 @@ async def test_a_cancellation_that_comes_out_of_the_processor_ends_the_run(sqlit
     assert sqlite.rows() == []
 
 
-async def test_what_stops_the_program_comes_out_as_it_is(sqlite):
+async def test_base_exception_is_raised_unchanged(sqlite):
     class Stop(BaseException):
         pass
 
@@ -110,13 +110,14 @@ async def test_what_stops_the_program_comes_out_as_it_is(sqlite):
         await sqlite.step([1, 2, 3], processor=process, concurrency=3).run_async()
 
 
-async def test_of_concurrent_tasks_none_is_left_when_a_run_ends(sqlite):
+async def test_no_concurrent_task_is_left_when_a_run_ends(sqlite):
     before = asyncio.all_tasks()
 
     async def process(item):
         if item == 2:
             raise Bad
-        await asyncio.sleep(0.01 * item)
+        for _ in range(item):
+            await asyncio.sleep(0)
         return item
 
     step = sqlite.step(
@@ -126,7 +127,32 @@ async def test_of_concurrent_tasks_none_is_left_when_a_run_ends(sqlite):
     assert asyncio.all_tasks() == before
 
 
-def test_the_end_of_an_iterator_in_a_thread_is_a_failure_like_any_other(sqlite):
+async def test_cancelled_run_cancels_its_concurrent_calls(sqlite):
+    started, cancelled, release = [], [], asyncio.Event()
+
+    async def process(item):
+        started.append(item)
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            cancelled.append(item)
+            raise
+
+    running = asyncio.ensure_future(
+        sqlite.step([1, 2], processor=process, concurrency=2).run_async()
+    )
+    while len(started) < 2:
+        await asyncio.sleep(0)
+    running.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert cancelled == [1, 2]
+
+
+def test_stop_iteration_in_a_thread_is_an_ordinary_failure(sqlite):
     step = sqlite.step(
         [1, 2],
         process=lambda item: next(iter(())),
@@ -137,12 +163,12 @@ def test_the_end_of_an_iterator_in_a_thread_is_a_failure_like_any_other(sqlite):
     assert run(step, "async").dead_lettered == 2
 
 
-def test_many_threads_are_not_begun_for_few_items(sqlite, way):
-    report = run(sqlite.step([1, 2], concurrency=10**9), way)
+def test_threads_are_limited_by_the_number_of_items(sqlite, mode):
+    report = run(sqlite.step([1, 2], concurrency=10**9), mode)
     assert report.written == 2
 
 
-def test_attempt_timeout_does_not_limit_a_write(sqlite, way):
+def test_attempt_timeout_does_not_limit_a_write(sqlite, mode):
     """An interrupted write may be in the database nevertheless."""
 
     def write(items, transaction):
@@ -151,11 +177,11 @@ def test_attempt_timeout_does_not_limit_a_write(sqlite, way):
         time.sleep(0.05)  # longer than the limit of a real thread; the length is not asserted
 
     template = RetryTemplate(attempt_timeout=AttemptTimeout(0.01, in_thread=True))
-    report = run(sqlite.step([1, 2, 3], writer=write, processor=None, retry=template), way)
+    report = run(sqlite.step([1, 2, 3], writer=write, processor=None, retry=template), mode)
     assert (report.status, report.rollbacks, sqlite.rows()) == ("completed", 0, [1, 2, 3])
 
 
-def test_a_write_that_ends_after_the_deadline_stands(sqlite):
+def test_write_that_ends_after_the_deadline_is_kept(sqlite):
     clock = VirtualClock()
 
     def write(items, transaction):
@@ -198,23 +224,23 @@ class Refuses(Guard):
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_rejection_by_the_template_ends_the_run_without_a_letter(sqlite, way, concurrency):
+def test_rejection_by_the_template_ends_the_run_without_a_letter(sqlite, mode, concurrency):
     template = RetryTemplate(guards=[Refuses(after=2)])
     step = sqlite.step(
         [1, 2, 3], retry=template, skip=SkipPolicy(on=Exception), concurrency=concurrency
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.dead_lettered) == ("failed", 0)
     assert isinstance(report.exception, Rejected)
 
 
-def test_rejected_write_ends_the_run_without_a_letter(sqlite, way):
+def test_rejected_write_ends_the_run_without_a_letter(sqlite, mode):
     template = RetryTemplate(guards=[Refuses(after=3)])
-    report = run(sqlite.step([1, 2, 3], retry=template, skip=SkipPolicy(on=Exception)), way)
+    report = run(sqlite.step([1, 2, 3], retry=template, skip=SkipPolicy(on=Exception)), mode)
     assert (report.status, report.dead_lettered, sqlite.rows()) == ("failed", 0, [])
 
 
-def test_a_deadline_that_is_over_ends_the_run_and_no_item_is_to_blame(sqlite):
+def test_expired_deadline_ends_the_run_and_skips_no_item(sqlite):
     clock = VirtualClock()
     template = RetryTemplate(clock=clock)
 
@@ -228,18 +254,18 @@ def test_a_deadline_that_is_over_ends_the_run_and_no_item_is_to_blame(sqlite):
     assert (report.status, report.dead_lettered) == ("failed", 0)
 
 
-def test_rejection_inside_the_processor_is_a_failure_of_the_item(sqlite, way):
+def test_rejection_inside_the_processor_is_a_failure_of_the_item(sqlite, mode):
     def process(item):
         if item == 2:
             raise Rejected("the service of this item is closed")
         return item
 
-    report = run(sqlite.step([1, 2, 3], process=process, skip=SkipPolicy(on=Rejected)), way)
+    report = run(sqlite.step([1, 2, 3], process=process, skip=SkipPolicy(on=Rejected)), mode)
     assert (report.status, report.dead_lettered, sqlite.rows()) == ("completed", 1, [1, 3])
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_skip_policy_is_asked_once_about_a_failure(sqlite, way, concurrency):
+def test_skip_policy_is_called_once_per_failure(sqlite, mode, concurrency):
     answers = iter([False, True, True])
     step = sqlite.step(
         [1, 2, 3],
@@ -248,13 +274,13 @@ def test_a_skip_policy_is_asked_once_about_a_failure(sqlite, way, concurrency):
         skip=SkipPolicy(on=lambda failure: next(answers)),
         concurrency=concurrency,
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.filtered, report.dead_lettered) == ("failed", 0, 0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize("pieces", [{"process": always(2)}, {"write": always(2)}])
-def test_a_skip_policy_that_fails_ends_the_run(sqlite, way, pieces, concurrency):
+def test_skip_policy_that_raises_ends_the_run(sqlite, mode, pieces, concurrency):
     def covers(failure):
         raise KeyError("no such rule")
 
@@ -262,10 +288,10 @@ def test_a_skip_policy_that_fails_ends_the_run(sqlite, way, pieces, concurrency)
     step = sqlite.step(
         [1, 2, 3], retry=NeverRetryPolicy(), skip=skip, concurrency=concurrency, **pieces
     )
-    report = run(step, way)
+    report = run(step, mode)
     assert (report.status, report.pending, report.dead_lettered) == ("failed", 3, 0)
     assert isinstance(report.exception, KeyError)
-    assert run(sqlite.step([1, 2, 3]), way).written == 3
+    assert run(sqlite.step([1, 2, 3]), mode).written == 3
 
 
 class Coding:
@@ -284,42 +310,42 @@ class Coding:
         return int(text)
 
 
-def test_codec_that_cannot_decode_kept_items_ends_the_run(sqlite, way):
+def test_codec_that_cannot_decode_kept_items_ends_the_run(sqlite, mode):
     codec = Coding()
     step = sqlite.step(iter([1, 2]), process=always(2), codec=codec, retry=NeverRetryPolicy())
-    assert run(step, way).pending == 2
+    assert run(step, mode).pending == 2
     codec.decodes = False
-    report = run(sqlite.step(iter(()), codec=codec), way)
+    report = run(sqlite.step(iter(()), codec=codec), mode)
     assert (report.status, type(report.exception)) == ("failed", JobRepositoryError)
     assert "the codec cannot decode payloads[0]: LookupError('no such text')" in str(report.error)
     codec.decodes = True
-    assert run(sqlite.step(iter(()), codec=codec), way).written == 2
+    assert run(sqlite.step(iter(()), codec=codec), mode).written == 2
 
 
-def test_a_codec_that_cannot_keep_the_items_ends_the_run(sqlite, way):
+def test_codec_that_cannot_encode_the_items_ends_the_run(sqlite, mode):
     codec = Coding()
     codec.encodes = False
-    report = run(sqlite.step(iter([1, 2]), codec=codec), way)
+    report = run(sqlite.step(iter([1, 2]), codec=codec), mode)
     assert (report.status, str(report.error)) == ("failed", "LookupError: no such item")
 
 
-def test_a_cursor_that_reads_no_records_ends_the_run(sqlite, way):
+def test_cursor_that_returns_no_records_ends_the_run(sqlite, mode):
     class Absent(Cursor):
         position = None
 
         def read(self, limit):
-            """Forgets to return them."""
+            """Returns nothing by mistake."""
 
     class Forgetful(Reader):
         def open(self, position=None):
             return Absent()
 
-    report = run(sqlite.step(Forgetful()), way)
+    report = run(sqlite.step(Forgetful()), mode)
     assert report.status == "failed"
     assert str(report.exception) == "a cursor must read Records, got None"
 
 
-def test_of_two_runs_of_a_step_both_heed_a_stop(sqlite):
+def test_stop_ends_two_concurrent_runs_of_a_step(sqlite):
     import threading
 
     met = threading.Barrier(3, timeout=10)
@@ -354,8 +380,8 @@ def test_stop_of_a_completed_run_is_not_kept_for_the_next(sqlite):
     assert step.run({"day": 2}).status == "failed"  # the same id again: it was not stopped
 
 
-def test_no_interrupt_comes_between_the_numbers_of_a_run(sqlite):
-    """A trace function is called before each line: those that belong together are one."""
+def test_counts_of_a_run_change_in_one_line(sqlite):
+    """A trace function is called before each line: numbers that belong together share one line."""
     import sys
 
     from retrytemplate.batch.journal.run import Run

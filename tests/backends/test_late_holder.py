@@ -1,4 +1,4 @@
-"""A holder that stands still between two attempts, past its lease; others take the key."""
+"""A holder stalls between two attempts past its lease; another worker takes the key."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def other(store):
     return RetryTemplate(SimpleRetryPolicy(9), cache=store.cache(), name="w")
 
 
-def test_it_makes_no_further_attempt_where_another_has_succeeded(store, other):
+def test_late_holder_makes_no_attempt_after_success_of_another(store, other):
     calls = []
 
     def succeeds():
@@ -63,7 +63,7 @@ def test_it_makes_no_further_attempt_where_another_has_succeeded(store, other):
     assert store.row(KEY) is None
 
 
-def test_it_does_not_undo_the_count_of_another_that_failed(store, other):
+def test_late_holder_keeps_the_count_of_another_failure(store, other):
     calls = []
 
     def fails():
@@ -76,7 +76,7 @@ def test_it_does_not_undo_the_count_of_another_that_failed(store, other):
     assert other.cache.peek(KEY).failures == 2
 
 
-def test_it_does_not_take_the_key_from_another_whose_attempt_was_lost(store, other):
+def test_late_holder_leaves_the_key_to_a_lost_attempt(store, other):
     calls = []
 
     def dies():

@@ -1,4 +1,4 @@
-"""Strategies as plain decorators, in every order, around functions and methods: one answer."""
+"""Strategies as plain decorators, in every order, around functions and methods: one result."""
 
 from collections import Counter
 from itertools import permutations
@@ -16,7 +16,7 @@ ORDERS = list(permutations(NAMES))
 
 
 class Down(Exception):
-    """Worth another attempt."""
+    """A retryable error."""
 
 
 def other(*args):
@@ -24,7 +24,7 @@ def other(*args):
 
 
 class Guards:
-    """One of each, all for one service."""
+    """One strategy of each kind for one service."""
 
     def __init__(self):
         self.timeout = Timeout(60.0)
@@ -34,7 +34,7 @@ class Guards:
         self.fallback = Fallback(other, on=(LookupError,))
 
     def around(self, order, function):
-        """By hand: the last one next to the function."""
+        """Apply decorators; the last one is the innermost."""
         for name in reversed(order):
             function = getattr(self, name).wrap(function)
         return function
@@ -47,7 +47,7 @@ class Guards:
 
 
 class Service:
-    """Fails so often, then answers."""
+    """Fails a number of times, then returns."""
 
     def __init__(self, failures, error=Down):
         self.failures, self.error, self.calls = failures, error, Counter()
@@ -60,7 +60,7 @@ class Service:
 
 
 def ended(call, *args, **kwargs):
-    """How a call ended, whichever way."""
+    """The result or the exception of a call."""
     try:
         return call(*args, **kwargs)
     except Exception as exc:
@@ -84,13 +84,13 @@ def test_functions_and_methods_give_the_same_in_every_order(failing, answer, cal
         class Owner:
             pages = guards.around(order, lambda self, page, *, size, to=method: to(page, size=size))
 
-        ways = {
+        drivers = {
             "decorators": (guards.around(order, plain), plain),
             "pipeline": (guards.pipeline(order).wrap(by_pipeline), by_pipeline),
             "method": (Owner().pages, method),
         }
-        for way, (call, service) in ways.items():
-            assert (order, way, ended(call, 3, size=2)) == (order, way, answer)
+        for driver, (call, service) in drivers.items():
+            assert (order, driver, ended(call, 3, size=2)) == (order, driver, answer)
             assert service.calls == {3: calls}
         called = Service(*failing)
         assert ended(guards.pipeline(order).call, called, 3, size=2) == answer
@@ -100,7 +100,7 @@ def test_functions_and_methods_give_the_same_in_every_order(failing, answer, cal
 
 @every_loop
 @pytest.mark.parametrize("failing, answer, calls", EXPECTED)
-def test_coroutine_functions_and_methods_too(loop, failing, answer, calls):
+def test_coroutine_functions_and_methods_give_the_same_in_every_order(loop, failing, answer, calls):
     async def main():
         for order in ORDERS:
             guards = Guards()
@@ -133,7 +133,7 @@ async def ended_async(call, *args, **kwargs):
 
 
 @every_loop
-def test_a_cancelled_call_leaves_nothing_behind_in_any_order(loop):
+def test_cancelled_call_leaves_nothing_behind_in_any_order(loop):
     async def main():
         for order in ORDERS:
             guards = Guards()
