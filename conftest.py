@@ -16,10 +16,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sybil import Sybil
 from sybil.integration.pytest import SybilFile, SybilItem
-from sybil.parsers import myst, rest
+from sybil.parsers import rest
 
 import retrytemplate
 from tests.support.leftovers import Leftovers, Watchdog, adopt_orphans, kill_when_a_block_fails
+from tests.support.pages import PARSERS, run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -41,7 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Every example runs: there is no way to mark one as not to be run.
 pages = Sybil(
-    parsers=[myst.PythonCodeBlockParser(), myst.DocTestDirectiveParser()],
+    parsers=PARSERS,
     patterns=["README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.md"],
     excludes=["docs/_build/**"],
     path=".",
@@ -65,9 +66,8 @@ class Examples(SybilItem):
     """All examples of a page, in their order: they build on each other."""
 
     def runtest(self) -> None:
-        for example in self.example.document.examples():
+        for example in run(self.example.document.examples()):
             self.example = example  # which a report names
-            example.evaluate()
 
 
 class Page(SybilFile):

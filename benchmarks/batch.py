@@ -2,7 +2,7 @@
 
 python benchmarks/batch.py                                      # on SQLite, 1 000 000 rows
 python benchmarks/batch.py --rows 100000 --url postgresql://user@localhost/scratch
-python benchmarks/batch.py --update docs/performance.md         # write the table into that page
+python benchmarks/batch.py --update docs/operations/performance.md
 """
 
 from __future__ import annotations

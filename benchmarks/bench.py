@@ -2,7 +2,7 @@
 
 python benchmarks/bench.py                                 # five runs, medians, a table
 python benchmarks/bench.py --quick --only ours,loop        # whether it works
-python benchmarks/bench.py --update docs/performance.md    # write the table into that page
+python benchmarks/bench.py --update docs/operations/performance.md
 """
 
 from __future__ import annotations

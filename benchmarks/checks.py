@@ -42,11 +42,11 @@ def calls(switch: KillSwitch) -> dict[str, Callable[[], Any]]:
     def check() -> None:
         switch.check(segment="finance")
 
-    def refused() -> None:
+    def rejected() -> None:
         with suppress(KillSwitchActiveError):
             guard.admit(None)
 
-    return {"guard": admit, "`check`": check, "guard, rejected": refused}
+    return {"guard": admit, "`check`": check, "guard, rejected": rejected}
 
 
 def fastest(call: Callable[[], Any], rounds: int) -> float:

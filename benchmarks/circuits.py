@@ -1,7 +1,7 @@
 """What a call costs under a circuit that processes share, beside one bare script on its server.
 
 python benchmarks/circuits.py --url redis://localhost
-python benchmarks/circuits.py --url redis://localhost --update docs/performance.md
+python benchmarks/circuits.py --url redis://localhost --update docs/operations/performance.md
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def repeat(function: Callable[..., Any], *args: Any) -> None:
         function(*args)
 
 
-def asked(client: Redis) -> int:
+def script_calls(client: Redis) -> int:
     """Scripts that the server has run so far."""
     stats: dict[str, Any] = client.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
@@ -103,11 +103,11 @@ def measured(url: str, number: int) -> dict[str, tuple[float, float]]:
     gc.freeze()
     for _ in range(number):
         for name, each in wanted.items():
-            before = asked(client)
+            before = script_calls(client)
             began = perf_counter()
             each()
             best[name] = min(best[name], (perf_counter() - began) / CALLS * 1e6)
-            trips[name] += (asked(client) - before) / CALLS / number
+            trips[name] += (script_calls(client) - before) / CALLS / number
     for key in client.scan_iter(f"{PREFIX}:circuit:*"):
         client.delete(key)
     return {name: (best[name], trips[name]) for name in wanted}

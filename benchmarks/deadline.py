@@ -3,7 +3,7 @@
 An operation may take 0.1 s, and each of its attempts would take 0.2 s.
 
 python benchmarks/deadline.py                                 # nine turns, medians, a table
-python benchmarks/deadline.py --update docs/performance.md    # write the table into that page
+python benchmarks/deadline.py --update docs/operations/performance.md
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def ours() -> Forms:
     from retrytemplate import RetryListener, RetryState, RetryTemplate, SimpleRetryPolicy
     from retrytemplate.listeners.base import HOOKS
 
-    def nothing(self: object, *told: object) -> None:
+    def nothing(self: object, *arguments: object) -> None:
         """A hook that is overridden, and so is called."""
 
     policy = SimpleRetryPolicy(max_attempts=3, retry_on=Failure)

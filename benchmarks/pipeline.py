@@ -105,7 +105,7 @@ def calls() -> dict[str, Call]:
     opened = CircuitBreaker("open")
     opened.force_open(by="the benchmark", reason="to measure a rejection")
 
-    async def refused() -> None:
+    async def rejected() -> None:
         try:
             await opened.call_async(answer)
         except CircuitOpenError:
@@ -124,7 +124,7 @@ def calls() -> dict[str, Call]:
         "breaker": breaker.wrap(answer),
         "asyncio.Semaphore": semaphore_by_hand(),
         "bulkhead": bulkhead.wrap(answer),
-        "open circuit, raised": refused,
+        "open circuit, raised": rejected,
         "open circuit, as an outcome": lambda: opened.outcome_async(answer),
     }
 

@@ -1,7 +1,7 @@
 """What a key that failed takes: as JSON, in a SQLite file, in memory.
 
 python benchmarks/records.py                             # some seconds, a table
-python benchmarks/records.py --update docs/durable.md    # write the table into that page
+python benchmarks/records.py --update docs/guide/durable.md    # write the table into that page
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 python benchmarks/stores.py                                     # on SQLite
 python benchmarks/stores.py --url postgresql://user@localhost/scratch --url redis://localhost
-python benchmarks/stores.py --update docs/performance.md        # write the table into that page
+python benchmarks/stores.py --update docs/operations/performance.md
 """
 
 from __future__ import annotations

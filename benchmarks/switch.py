@@ -3,7 +3,7 @@ that let something through.
 
 python benchmarks/switch.py                                     # on SQLite
 python benchmarks/switch.py --url postgresql://user@localhost/scratch --url redis://localhost
-python benchmarks/switch.py --update docs/kill-switch.md        # write the table into that page
+python benchmarks/switch.py --update docs/control/kill-switch.md
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def switch_at(url: str, stale_after: float) -> Iterator[KillSwitch]:
 
 
 def work(url: str, stale_after: float, pipe: Pipe) -> None:
-    """Check a thousand times a second; say, when asked, when it was last let through."""
+    """Check a thousand times a second; on a message, send the time of the last admission."""
     with switch_at(url, stale_after) as switch:
         last = 0.0
         while True:

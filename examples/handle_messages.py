@@ -113,8 +113,8 @@ def report(engine: Engine) -> None:
         print("orders:", ", ".join(f"{message} x{number}" for message, number in orders))
         for message, history in rows(transaction, "SELECT id, history FROM dead_letters"):
             print(f"dead letter: {message}")
-            for attempt, error, said in json.loads(history):
-                print(f"  attempt {attempt}: {error}: {said}")
+            for attempt, error, message in json.loads(history):
+                print(f"  attempt {attempt}: {error}: {message}")
 
 
 def engine_of(url: str) -> Engine:

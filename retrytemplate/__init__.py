@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         "retrytemplate._engine.block": "Attempts",
         "retrytemplate._engine.context": "RetryContext current_context",
         "retrytemplate._engine.deadline": "Deadline",
+        "retrytemplate._internal.cancel_reason": "CancelReason",
         "retrytemplate.backends": (
             "AsyncRedisRetryContextCache AsyncSQLRetryContextCache RedisRetryContextCache "
             "SQLRetryContextCache"
@@ -37,5 +38,4 @@ __getattr__, __dir__, __all__ = lazy_attributes(
     },
 )
 
-# Loaded with the package: the first use of a template does not wait for its imports.
-from retrytemplate import template as template  # noqa: E402
+from retrytemplate import template as template  # noqa: E402  # loads it with the package

@@ -5,6 +5,7 @@ from retrytemplate._engine.block import Attempts as Attempts
 from retrytemplate._engine.context import RetryContext as RetryContext
 from retrytemplate._engine.context import current_context as current_context
 from retrytemplate._engine.deadline import Deadline as Deadline
+from retrytemplate._internal.cancel_reason import CancelReason as CancelReason
 from retrytemplate.backends import AsyncRedisRetryContextCache as AsyncRedisRetryContextCache
 from retrytemplate.backends import AsyncSQLRetryContextCache as AsyncSQLRetryContextCache
 from retrytemplate.backends import RedisRetryContextCache as RedisRetryContextCache

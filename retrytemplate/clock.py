@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import in_trio
 from retrytemplate._internal.validation import check_methods
+from retrytemplate._internal.values import Value
 
 if TYPE_CHECKING:
     import threading
@@ -88,8 +89,8 @@ def _event_or_none(instance: Any, attribute: Any, value: Any) -> None:
         check_methods("stop", value, "is_set", "wait")
 
 
-@frozen
-class SystemClock:
+@frozen(eq=False, repr=False)
+class SystemClock(Value):
     """The clock of the system.
 
     :param stop: an event that ends sleeps when it is set, for a shutdown: the execution then ends

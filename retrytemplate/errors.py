@@ -18,7 +18,9 @@ __all__ = [
     "CircuitOpenError",
     "CircuitStoreError",
     "DeadlineExceededError",
+    "ExclusiveRequiredError",
     "ExhaustedRetryError",
+    "GateTimeoutError",
     "IdempotencyKeyReusedError",
     "IdempotencyRequiredError",
     "InconsistentKeyError",
@@ -90,9 +92,8 @@ class TerminatedRetryError(RetryError):
 class BackoffInterruptedError(RetryError):
     """The wait between two attempts was interrupted; no further attempt is made.
 
-    Raised by a template when the clock's sleep raises an ``Exception``, for example because its
-    stop event was set.  That exception is the ``__cause__``.  Treat it as a shutdown: leave the
-    work for later.
+    Raised by a template when the clock's sleep raises, for example because its stop event was set.
+    That exception is the ``__cause__``.  Treat it as a shutdown: leave the work for later.
     """
 
 
@@ -119,9 +120,8 @@ class RetryContextCacheFullError(RetryError):
 class InconsistentKeyError(RetryError):
     """A key has a type that has no stable encoding.
 
-    Raised by ``RetryState`` and ``KillSwitch`` for a key that is not a ``str``, ``int``, ``bytes``
-    or tuple of those (None, a float, a list), or is an int too large to be written as text.  Use a
-    business key, such as the id of an order.
+    Raised by ``RetryState`` and ``KillSwitch`` for a key other than a ``str``, ``int``, ``bytes``
+    or tuple of those, or too large an int.  Use a business key, such as the id of an order.
     """
 
 
@@ -144,8 +144,8 @@ class AttemptInProgressError(RetryError):
         self, message: str, *, worker: str | None = None, lease_until: float | None = None
     ) -> None:
         super().__init__(message)
-        self.worker = worker
-        self.lease_until = lease_until
+        self.worker, self.lease_until = worker, lease_until
+        self.process: str | None = None  # fingerprint of the holder's process, if a store has it
 
 
 class AttemptLostError(RetryError):
@@ -153,12 +153,21 @@ class AttemptLostError(RetryError):
 
     Not raised by a call: a template records it as the failure of the lost attempt, and passes it to
     the recovery if the last attempt was lost.  ``worker`` is the name of the worker that made the
-    attempt.
+    attempt, ``exclusive`` whether it ran with ``RetryState(exclusive=True)``.
     """
 
-    def __init__(self, message: str, *, worker: str | None = None) -> None:
+    def __init__(self, message: str, *, worker: str | None = None, exclusive: bool = False) -> None:
         super().__init__(message)
         self.worker = worker
+        self.exclusive = exclusive
+
+
+class ExclusiveRequiredError(RetryError):
+    """The key has a lost attempt, and the execution may run beside others.
+
+    Raised by a template with ``RetryState(exclusive=False)`` before the callback; nothing was
+    counted.  Execute it with ``exclusive=True`` when no other attempt runs in the process.
+    """
 
 
 class AlreadyCompletedError(RetryError):
@@ -180,9 +189,8 @@ class LeaseLostError(RetryError):
 class CacheUnavailableError(RetryError):
     """The store of a context cache is unavailable, or returned a record that cannot be read.
 
-    Raised by durable caches before the callback is called; no attempt was counted.  If the store
-    fails after that, the caller gets the callback's result or exception, and listeners are notified
-    by ``on_store_error``.  Redeliver the message when the store is available.
+    Raised by durable caches before the callback; no attempt was counted: redeliver the message when
+    the store is available.  If it fails later, the caller gets the callback's result or exception.
     """
 
 
@@ -216,10 +224,7 @@ class Rejected(RetryError):
 
 
 class CircuitOpenError(Rejected):
-    """Raised by a circuit breaker that is open, because calls through it failed.
-
-    Use a fallback, or call again after ``retry_after`` seconds.
-    """
+    """Raised by an open circuit breaker.  Use a fallback, or call after ``retry_after`` seconds."""
 
     component = "circuit breaker"
 
@@ -230,20 +235,20 @@ class BulkheadFullError(Rejected):
     component = "bulkhead"
 
 
-class RetryBudgetExhaustedError(Rejected):
-    """Raised by a retry budget that is exhausted, because too many calls fail.
+class GateTimeoutError(Rejected):
+    """Raised by an isolation gate that is not entered in time.  Begin the work later."""
 
-    Look for the cause in the last failure.
-    """
+    component = "isolation gate"
+
+
+class RetryBudgetExhaustedError(Rejected):
+    """Raised by an exhausted retry budget: too many calls fail.  Look at the last failure."""
 
     component = "retry budget"
 
 
 class KillSwitchActiveError(Rejected):
-    """Raised by a kill switch that stops this work.  An operator decides when it resumes.
-
-    ``retry_after`` is the remaining time of a stop that expires, in seconds.
-    """
+    """Raised by a kill switch that stops this work, for ``retry_after`` seconds or until resume."""
 
     component = "kill switch"
 
@@ -251,24 +256,22 @@ class KillSwitchActiveError(Rejected):
 class SwitchRefusedError(RetryError, ValueError):
     """The rules of a kill switch reject a command; nothing was changed.
 
-    Raised by a kill switch, for example for a stop without an expiry or with an empty reason, or
-    for the resume of a scope that is not stopped.  The message names the missing argument.
+    Raised by a kill switch, for example for a stop without an expiry or a reason.  The message
+    names the missing argument.
     """
 
 
 class UnknownScopeError(SwitchRefusedError):
     """A scope is not declared; nothing was changed, and no call was admitted.
 
-    Raised by a kill switch with declared ``scopes`` for any other name, which is most likely
-    misspelled.  Use one of the names that the message lists.
+    Raised by a kill switch with declared ``scopes`` for any other name.  The message lists them.
     """
 
 
 class TriggerRefusedError(SwitchRefusedError):
     """An automatic trigger may not stop this scope; nothing was changed.
 
-    Raised by a kill switch from ``trigger``; the message lists the scopes that triggers may stop.
-    Notify an operator.
+    Raised by a kill switch's ``trigger``; the message lists allowed scopes.  Notify an operator.
     """
 
 
@@ -290,9 +293,9 @@ class CircuitStoreError(RetryError):
 
 
 class NestedRetryError(Rejected):
-    """Raised by a nesting rule that allows no retry inside a retry.  Retry in one layer only.
+    """A nesting guard rejected a retry inside another retry.
 
-    If the rule rejects a retry, the template raises the failure instead of this error.
+    The template runs the recovery or raises the failure instead.  Retry in one layer only.
     """
 
     component = "nesting guard"
@@ -301,8 +304,7 @@ class NestedRetryError(Rejected):
 class IdempotencyRequiredError(Rejected):
     """Raised by a guard that allows no retry of a call without an idempotency key.
 
-    Whether the failed call had an effect is not known: check it.  To allow retries, send an
-    idempotency key with the call.
+    It is not known whether the failed call had an effect.  Send a key to allow retries.
     """
 
     component = "idempotency guard"
@@ -355,17 +357,15 @@ class MissingExtraError(RetryError, ImportError):
 class MisuseError(RetryError, TypeError):
     """A component or callback was used where it cannot work: an error in the program, not retried.
 
-    Raised by a template, for example for an awaitable in synchronous code, a blocking store in
-    asynchronous code, or a function without parameters given to ``execute``.  The message names the
-    component and the alternative.
+    Raised by a template, for example for an awaitable in synchronous code or a blocking store in
+    asynchronous code.  The message names the component and the alternative.
     """
 
 
 class UnsafeRetryError(RetryError, ValueError):
     """A strict template lacks a setting that production needs: a limit, jitter, a budget.
 
-    Raised by ``strict``, and by strict presets at construction.  ``missing`` has a text for each
-    missing setting.  Add them, or do not use ``strict``.
+    Raised by ``strict`` and strict presets.  ``missing`` lists the settings to add.
     """
 
     def __init__(self, message: str = "", *, missing: tuple[str, ...] = ()) -> None:
@@ -377,9 +377,8 @@ class RecordedFailure(RetryError):
     """A failure as it was recorded: its text, not the exception object.
 
     It is the ``RetryContext.last_exception`` after the call, and in a redelivery the failure of
-    the earlier delivery.  ``type_name`` is the qualified name of the exception's class, ``message``
-    its text, ``cause`` the recorded ``__cause__`` or None.  Raised only by a template with
-    ``raise_last=True`` whose last failure happened in an earlier execution.
+    the earlier delivery: ``type_name`` (qualified), ``message``, and ``cause``, recorded or None.
+    Raised only with ``raise_last=True``, for a failure of an earlier execution.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ __all__ = [
     "STOP_REASON_TEXTS",
     "AttemptRecord",
     "Outcome",
+    "Phase",
     "StopReason",
     "truncate_history",
 ]
@@ -80,7 +81,7 @@ def truncate_history(history: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord,
 T = TypeVar("T")
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class Outcome(Value, Generic[T]):
     """The result of a call: its value or its exception.
 
@@ -121,6 +122,9 @@ class Outcome(Value, Generic[T]):
         return self.value  # type: ignore[return-value]  # ok: there is a value
 
 
+# Of a stored record: no attempt runs, one runs, the recovery runs, the work is done.
+Phase = Literal["idle", "attempting", "recovering", "done"]
+
 StopReason = Literal[
     "not_retryable",
     "attempts_exhausted",
@@ -136,4 +140,7 @@ StopReason = Literal[
 """Why an execution made no further attempt: the values of ``RetryContext.stop_reason``."""
 
 STOP_REASONS: tuple[StopReason, ...] = get_args(StopReason)
-STOP_REASON_TEXTS: dict[StopReason, str] = {each: each.replace("_", " ") for each in STOP_REASONS}
+STOP_REASON_TEXTS: dict[StopReason, str] = {
+    **{each: each.replace("_", " ") for each in STOP_REASONS},
+    "terminated": "a policy, backoff, listener or context cache raised an exception",
+}

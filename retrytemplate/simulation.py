@@ -132,9 +132,9 @@ class Simulation:
 class WorstCase:
     """The longest duration of one execution, without deadlines.
 
-    ``attempts`` is the largest number of attempts (None: no limit), ``waiting`` the largest sum of
-    the delays, ``duration`` the sum of the delays and the attempts, in seconds (infinite: no
-    limit).
+    Each figure is an upper bound of its own: ``attempts`` of the number of attempts (None: no
+    limit), ``waiting`` of the sum of the delays, and ``duration`` of the whole execution, in
+    seconds (infinite: no limit).  With a combined policy they may belong to different executions.
 
     >>> from retrytemplate import FixedBackoff, SimpleRetryPolicy
     >>> worst_case(SimpleRetryPolicy(3), FixedBackoff(2.0), attempt_duration=5.0)

@@ -95,7 +95,12 @@ class RetryState(Value):
         at least 0; a redelivery then raises ``AlreadyCompletedError``.  Default None: no marker.
         It has no effect with a policy that keeps its context (a circuit breaker).  A recovery
         leaves no marker: a dead-lettered key that is redelivered starts with its first attempt.
+    :param exclusive: how attempts of the key run that may crash their process.  True: alone; the
+        claim is marked, and ``AttemptLostError.exclusive`` is True if the attempt is lost.  False:
+        beside others; a key with a lost attempt raises ``ExclusiveRequiredError``, uncounted.
+        Default None: neither.  The caller keeps other attempts away; the template does not.
     :raises InconsistentKeyError: if ``key`` is not a str, int, bytes or tuple of those.
+    :raises TypeError: if ``force_refresh`` or ``exclusive`` is no bool.
     :raises ValueError: if ``defer_backoff`` is another value, or ``remember`` below 0.
 
     >>> from retrytemplate import RetryTemplate
@@ -112,6 +117,7 @@ class RetryState(Value):
     rollback_for: Any = None
     defer_backoff: Literal["wait", "raise"] | None = None
     remember: float | None = None
+    exclusive: bool | None = None
     tracked: bool = field(default=True, kw_only=True, init=False)
     encoded: str = field(default="", init=False, repr=False, eq=False)
     rolls_back: Callable[[BaseException], bool] | None = field(default=None, init=False, eq=False)
@@ -124,11 +130,12 @@ class RetryState(Value):
         rollback_for: Any = None,
         defer_backoff: Literal["wait", "raise"] | None = None,
         remember: float | timedelta | None = None,
+        exclusive: bool | None = None,
         *,
         tracked: bool = True,
     ) -> None:
         encoded = "s:" + key if type(key) is str else encode_key(key) if tracked else ""
-        if not isinstance(force_refresh, bool):
+        if force_refresh is not False and not isinstance(force_refresh, bool):
             raise TypeError(f"force_refresh must be True or False, got {force_refresh!r}")
         if defer_backoff is not None and defer_backoff not in ("wait", "raise"):
             raise ValueError(
@@ -137,12 +144,15 @@ class RetryState(Value):
         if remember is not None:
             remember = to_seconds(remember)
             check_limit_or_none("remember", remember)
+        if exclusive is not None and not isinstance(exclusive, bool):
+            raise TypeError(f"exclusive must be True, False or None, got {exclusive!r}")
         fields = self.__dict__
         fields["key"] = key
         fields["force_refresh"] = force_refresh
         fields["rollback_for"] = rollback_for
         fields["defer_backoff"] = defer_backoff
         fields["remember"] = remember
+        fields["exclusive"] = exclusive
         fields["tracked"] = tracked
         fields["encoded"] = encoded
         fields["rolls_back"] = None if rollback_for is None else _rollback_function(rollback_for)

@@ -8,34 +8,41 @@ from attrs import evolve, field, fields, frozen
 
 from retrytemplate._engine import entry, first_attempt
 from retrytemplate._engine.block import NEW, STATEFUL, Attempts
-from retrytemplate._engine.context import CONTEXT, CURRENT, DEADLINE, close_context, reset_frame
 from retrytemplate._engine.drivers import PLAIN
-from retrytemplate._engine.failure_rules import takes_context
+from retrytemplate._engine.frames import CONTEXT, CURRENT, DEADLINE, close_context, reset_frame
 from retrytemplate._engine.plan import ExecutionPlan
+from retrytemplate._engine.settings import (
+    check_name_field,
+    check_recovery,
+    check_recovery_field,
+    check_state,
+    check_state_field,
+    to_attempt_timeout,
+    to_guards,
+    to_listeners,
+)
 from retrytemplate._engine.wrapping import wrap
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.suggestions import check_names
 from retrytemplate._internal.validation import (
-    SECONDS,
     check_methods,
     check_text_or_none,
     checked_by,
     instance_of,
 )
+from retrytemplate._internal.values import Value
 from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.caches.snapshot import load
 from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.errors import MisuseError
-from retrytemplate.guards import Guard
-from retrytemplate.listeners.base import HOOKS
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.state import RetryState, encode_key, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from typing import Self, Unpack
 
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.settings import TemplateSettings
     from retrytemplate._engine.wrapping import Method, WrappedFunction
+    from retrytemplate.guards import Guard
     from retrytemplate.history import Outcome
 
     R_co = TypeVarWithDefault("R_co", covariant=True, default=Any)
@@ -56,59 +64,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def _attempt_timeout(value: Any) -> Any:
-    if value is None:
-        return None
-    from retrytemplate._engine.attempt_timeout import AttemptTimeout
-
-    if isinstance(value, AttemptTimeout):
-        return value
-    try:
-        return AttemptTimeout(value)
-    except (TypeError, ValueError) as exc:
-        raise type(exc)(
-            f"attempt_timeout must be {SECONDS} > 0, an AttemptTimeout or None, got {value!r}"
-        ) from None
-
-
-def _recovery(instance: Any, attribute: Any, value: Any) -> None:
-    entry.check_recovery(value)
-    if callable(value) and not takes_context(value):
-        raise TypeError(f"recovery must be a function of the context, got {value!r}")
-
-
-def _state(instance: Any, attribute: Any, value: Any) -> None:
-    entry.check_state(value)
-
-
-def _listeners(value: Iterable[Any]) -> tuple[Any, ...]:
-    listeners = _tuple("listeners", value)
-    for listener in listeners:
-        if isinstance(listener, type) or not any(hasattr(listener, hook) for hook in HOOKS):
-            raise TypeError(f"listeners must be RetryListener objects, got {listener!r}")
-    return listeners
-
-
-def _guards(value: Iterable[Guard]) -> tuple[Guard, ...]:
-    guards = _tuple("guards", value)
-    for guard in guards:
-        if not isinstance(guard, Guard):
-            raise TypeError(f"guards must be Guard objects, got {guard!r}")
-    return guards
-
-
-def _tuple(name: str, value: Iterable[Any]) -> tuple[Any, ...]:
-    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
-        raise TypeError(f"{name} must be a list or tuple, got {value!r}")
-    return tuple(value)
-
-
-def _name(instance: Any, attribute: Any, value: Any) -> None:
-    check_text_or_none("name", value)
-    if value is None and getattr(instance.cache, "durable", False):
-        raise ValueError("name is required with a durable cache: it is the scope of the keys")
-
-
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 
@@ -119,6 +74,7 @@ class RetryOperations(Generic[R_co]):
     """
 
     __slots__ = ()
+    __repr__ = Value.__repr__
 
     if TYPE_CHECKING:
         recovery: Callable[[RetryContext], Any] | None
@@ -326,7 +282,7 @@ class RetryOperations(Generic[R_co]):
     def outcome(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Outcome[T | R_co]:
-        """Call ``fn(*args, **kwargs)`` with retry, say how it went; raises no Exception.
+        """Call ``fn(*args, **kwargs)`` with retry; return the outcome, raise no Exception.
 
         >>> from retrytemplate import RetryTemplate
         >>> outcome = RetryTemplate().outcome(int, "seventeen")
@@ -406,16 +362,16 @@ class RetryOperations(Generic[R_co]):
         attempts = Attempts(self, None, self._plan)
         attempts._loop_state = NEW
         if recovery is not None or self.recovery is not None:
-            entry.check_recovery(recovery)
+            check_recovery(recovery)
             attempts._recovery = self.recovery if recovery is None else recovery
         if state is not None or self.state is not None:
-            entry.check_state(state)
+            check_state(state)
             attempts._requested_state = self.state if state is None else state
             attempts._loop_state = STATEFUL
         return attempts
 
 
-@frozen(eq=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class RetryTemplate(RetryOperations[Never]):
     """Executes callbacks under a retry policy and a backoff, and remembers.
 
@@ -449,13 +405,13 @@ class RetryTemplate(RetryOperations[Never]):
     )
     backoff: Backoff = field(factory=NoBackoff, validator=instance_of(Backoff, "a Backoff"))
     cache: Any = field(default=None, kw_only=True)
-    name: str | None = field(default=None, kw_only=True, validator=_name)
-    listeners: tuple[Any, ...] = field(default=(), kw_only=True, converter=_listeners)
-    guards: tuple[Guard, ...] = field(default=(), kw_only=True, converter=_guards)
+    name: str | None = field(default=None, kw_only=True, validator=check_name_field)
+    listeners: tuple[Any, ...] = field(default=(), kw_only=True, converter=to_listeners)
+    guards: tuple[Guard, ...] = field(default=(), kw_only=True, converter=to_guards)
     recovery: Callable[[RetryContext], Any] | None = field(
-        default=None, kw_only=True, validator=_recovery
+        default=None, kw_only=True, validator=check_recovery_field
     )
-    attempt_timeout: Any = field(default=None, kw_only=True, converter=_attempt_timeout)
+    attempt_timeout: Any = field(default=None, kw_only=True, converter=to_attempt_timeout)
     raise_last: bool = field(
         default=False, kw_only=True, validator=instance_of(bool, "True or False")
     )
@@ -463,9 +419,9 @@ class RetryTemplate(RetryOperations[Never]):
     random: Any = field(default=None, kw_only=True)
     label: str | None = field(init=False, repr=False)
     state: RetryState | None = field(init=False, repr=False, default=None)
-    # Fields where the base class says property: they are read at every call.
-    _inline_plan: ExecutionPlan | None = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
-    _plan: ExecutionPlan = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    # Fields, where the base class has properties.
+    _inline_plan: ExecutionPlan | None = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]  # read at every call
+    _plan: ExecutionPlan = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]  # read at every call
     _monitor: Monitor = field(init=False, repr=False)
     _scope: str = field(init=False, repr=False)
 
@@ -572,13 +528,13 @@ class RetryTemplate(RetryOperations[Never]):
         """
         if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
             raise TypeError(f"index must be an int or None, got {index!r}")
-        _listeners([listener])
+        to_listeners([listener])
         self._monitor.post(self._register, listener, index)
 
     def _register(self, listener: Any, index: int | None) -> None:
         listeners = list(self.listeners)
         listeners.insert(len(listeners) if index is None else index, listener)
-        object.__setattr__(self, "listeners", _listeners(listeners))
+        object.__setattr__(self, "listeners", to_listeners(listeners))
         self._rebuild_plan()
 
     def scoped_key(self, key: Any) -> str:
@@ -591,7 +547,7 @@ class RetryTemplate(RetryOperations[Never]):
         return self._scope + encode_key(key)
 
 
-@frozen(eq=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class BoundTemplate(RetryOperations[R_co]):
     """A template with a recovery, a state and a label of its own: ``RetryTemplate.bind``.
 
@@ -602,8 +558,10 @@ class BoundTemplate(RetryOperations[R_co]):
     """
 
     template: RetryTemplate  # pyright: ignore[reportIncompatibleMethodOverride]  # a field here
-    recovery: Callable[[RetryContext], Any] | None = field(default=None, validator=_recovery)
-    state: RetryState | None = field(default=None, validator=_state)
+    recovery: Callable[[RetryContext], Any] | None = field(
+        default=None, validator=check_recovery_field
+    )
+    state: RetryState | None = field(default=None, validator=check_state_field)
     label: str | None = field(default=None, validator=checked_by(check_text_or_none))
 
     @property

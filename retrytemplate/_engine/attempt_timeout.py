@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._engine.context import CURRENT, enclosing_frame, exit_frame
 from retrytemplate._engine.deadline import Deadline, with_inherited_guards
+from retrytemplate._engine.frames import CURRENT, enclosing_frame, exit_frame
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.cancel_scope import cancel_after
-from retrytemplate._internal.formatting import subject
 from retrytemplate._internal.validation import (
     check_late_result,
     check_span,
@@ -20,13 +19,14 @@ from retrytemplate._internal.validation import (
     instance_of,
     to_seconds,
 )
+from retrytemplate._internal.values import Value
 from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
     from typing import Literal
 
-    from retrytemplate._engine.context import ExecutionFrame, RetryContext
-    from retrytemplate._engine.execution import Effect, Execution
+    from retrytemplate._engine.execution_state import Effect, ExecutionState
+    from retrytemplate._engine.frames import ExecutionFrame
 
 __all__ = [
     "AttemptTimeout",
@@ -35,17 +35,14 @@ __all__ = [
     "is_discarded",
     "limit_error",
     "limited_frame",
-    "log_failed_hook",
-    "log_overrun",
     "record_overrun",
     "run_limited",
     "run_limited_async",
-    "warn_of_overrun",
 ]
 
 
-@frozen
-class AttemptTimeout:
+@frozen(eq=False, repr=False)
+class AttemptTimeout(Value):
     """The limit of each attempt; a template takes a plain number of seconds for it, too.
 
     :param seconds: the limit, above 0.  It never exceeds what an enclosing ``Deadline`` has left.
@@ -79,12 +76,12 @@ class AttemptTimeout:
 
     @property
     def abandoned(self) -> int:
-        """How many attempts were left behind in their threads so far."""
+        """Number of abandoned attempts so far."""
         return self._abandoned[0]
 
 
-def attempt_limit(execution: Execution) -> tuple[float, bool]:
-    """The seconds that the attempt may take, and whether it is the deadline that says so."""
+def attempt_limit(execution: ExecutionState) -> tuple[float, bool]:
+    """The limit of the attempt in seconds, and whether it comes from the deadline."""
     timeout, deadline = execution.plan.attempt_timeout, execution.deadline
     if deadline is None:
         return timeout.seconds, False
@@ -95,7 +92,7 @@ def attempt_limit(execution: Execution) -> tuple[float, bool]:
 
 
 def limit_error(
-    execution: Execution,
+    execution: ExecutionState,
     limit: float,
     by_deadline: bool,
     cancellation: BaseException | None = None,
@@ -118,7 +115,7 @@ def limit_error(
 # An attempt that returned is a success, however late: repeating it would repeat its effect.
 
 
-def record_overrun(execution: Execution, limit: float, elapsed: float) -> None:
+def record_overrun(execution: ExecutionState, limit: float, elapsed: float) -> None:
     """Let the engine report an attempt that returned after its limit.
 
     :raises AttemptTimeoutError: the template discards the value.
@@ -138,31 +135,8 @@ def is_discarded(timeout: Any, elapsed: float) -> bool:
     return elapsed > seconds and timeout.on_late_result == "discard"
 
 
-def warn_of_overrun(context: RetryContext, limit: float, elapsed: float) -> None:
-    """Log an overrun of a template's attempt; used where no listener logs overruns."""
-    log_overrun(f"{subject(context)}: attempt {context.attempt}", limit, elapsed)
-
-
-def log_overrun(what: str, limit: float, elapsed: float) -> None:
-    """Log a call that returned after its limit."""
-    text = "%s returned after %.3g s, over its limit of %.3g s; its value is used"
-    _log().warning(text, what, elapsed, limit)
-
-
-def log_failed_hook(hook: Any, error: BaseException) -> None:
-    """Log what an ``on_overrun`` hook raised."""
-    name = getattr(hook, "__qualname__", repr(hook))
-    _log().error("%s failed; the value of the attempt is used", name, exc_info=error)
-
-
-def _log() -> Any:
-    import logging
-
-    return logging.getLogger("retrytemplate")
-
-
-async def run_limited_async(execution: Execution, effect: Effect) -> Any:
-    """Make an attempt that knows its limit and is cancelled at it."""
+async def run_limited_async(execution: ExecutionState, effect: Effect) -> Any:
+    """Make an attempt that is cancelled at its limit."""
     limit, by_deadline = attempt_limit(execution)
     function, arguments = effect
     value: Any = None
@@ -191,7 +165,7 @@ async def run_limited_async(execution: Execution, effect: Effect) -> Any:
     return value
 
 
-def run_limited(execution: Execution, effect: Effect) -> Any:
+def run_limited(execution: ExecutionState, effect: Effect) -> Any:
     """Make an attempt that knows its limit."""
     limit, by_deadline = attempt_limit(execution)
     clock = execution.plan.clock
@@ -211,7 +185,7 @@ def run_limited(execution: Execution, effect: Effect) -> Any:
 
 
 def limited_frame(
-    execution: Execution, limit: float, outer: ExecutionFrame | None
+    execution: ExecutionState, limit: float, outer: ExecutionFrame | None
 ) -> ExecutionFrame:
     """The frame of an attempt with a limit; calls inside inherit the remaining time."""
     deadline = _AttemptDeadline.after(limit, clock=execution.plan.clock)
@@ -225,7 +199,7 @@ def limited_frame(
 
 
 class _AttemptDeadline(Deadline):
-    """What runs out of its time has failed this attempt: another one may follow."""
+    """Deadline of one attempt: its expiry fails the attempt, and another one may follow."""
 
     def _error(self, message: str, outcome_unknown: bool) -> AttemptTimeoutError:
         return AttemptTimeoutError(message)
@@ -234,8 +208,8 @@ class _AttemptDeadline(Deadline):
 _threads = itertools.count(1)
 
 
-def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: bool) -> Any:
-    """Run the attempt in a thread, in a copy of this context; leave it behind at the limit."""
+def _in_thread(execution: ExecutionState, effect: Effect, limit: float, by_deadline: bool) -> Any:
+    """Run the attempt in a thread, in a copy of this context; abandon it at the limit."""
     import threading
     from contextvars import copy_context
 
@@ -285,7 +259,7 @@ def accepts_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def _keywords(function: Any) -> dict[str, Any]:
-    """What a partial gives by name already: its signature has that as a mere default."""
+    """The keyword arguments that a partial binds; its signature has them as defaults."""
     given: dict[str, Any] = {}
     while True:
         inner = getattr(function, "__wrapped__", None)  # of a decorator: it has its signature

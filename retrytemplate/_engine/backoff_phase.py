@@ -18,12 +18,12 @@ from retrytemplate.errors import NestedRetryError, Rejected, RetryLater
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from retrytemplate._engine.execution import Execution, Steps
+    from retrytemplate._engine.execution_state import ExecutionState, Steps
 
 __all__ = ["release_reservations", "run_backoff", "wait_remaining_delay"]
 
 
-def wait_remaining_delay(execution: Execution, rest: float) -> Steps:
+def wait_remaining_delay(execution: ExecutionState, rest: float) -> Steps:
     """Wait for the rest of a deferred wait, or raise ``RetryLater`` with it."""
     if rest <= 0:
         return
@@ -45,7 +45,7 @@ def wait_remaining_delay(execution: Execution, rest: float) -> Steps:
             execution.disposition, execution.error = RELEASED, interruption_error(error)
 
 
-def run_backoff(execution: Execution, failure: BaseException, rethrown: bool) -> Steps:
+def run_backoff(execution: ExecutionState, failure: BaseException, rethrown: bool) -> Steps:
     """Wait before the next attempt, or end the retries.
 
     :param rethrown: the failure leaves, so that the wait may be left to its redelivery.
@@ -79,7 +79,7 @@ def run_backoff(execution: Execution, failure: BaseException, rethrown: bool) ->
         execution.disposition, execution.error = RETAINED, error
 
 
-def _delay(execution: Execution, failure: BaseException) -> float | None:
+def _delay(execution: ExecutionState, failure: BaseException) -> float | None:
     plan, context, backoff = execution.plan, execution.context, execution.backoff
     if not plan.has_backoff:
         return 0.0
@@ -95,7 +95,7 @@ def _delay(execution: Execution, failure: BaseException) -> float | None:
     return delay
 
 
-def _reserve(execution: Execution, delay: float) -> Steps:
+def _reserve(execution: ExecutionState, delay: float) -> Steps:
     """Reserve the wait at the guards in order; a rejection releases the earlier reservations."""
     granted: list[Callable[..., Any]] = []
     for reserve, release in execution.plan.reserve:
@@ -107,7 +107,7 @@ def _reserve(execution: Execution, delay: float) -> Steps:
 
 
 def _release_granted(
-    execution: Execution, granted: Iterable[Callable[..., Any]], error: BaseException
+    execution: ExecutionState, granted: Iterable[Callable[..., Any]], error: BaseException
 ) -> Steps:
     """Release the reservations of a wait; an exception of a guard replaces the error."""
     raised = yield from execution.call_all_hooks(granted, execution.context)
@@ -118,7 +118,7 @@ def _release_granted(
     )
 
 
-def _sleep(execution: Execution, delay: float) -> Steps:
+def _sleep(execution: ExecutionState, delay: float) -> Steps:
     plan, context = execution.plan, execution.context
     error = yield from execution.call_hooks(plan.on_backoff, context, delay)
     if error is None and delay > 0:
@@ -135,7 +135,7 @@ def _sleep(execution: Execution, delay: float) -> Steps:
         execution.has_reservation = bool(plan.reserve)
 
 
-def release_reservations(execution: Execution) -> Steps:
+def release_reservations(execution: ExecutionState) -> Steps:
     """Release the reservations of a wait that no attempt follows."""
     execution.has_reservation = False
     granted = [release for _, release in execution.plan.reserve]

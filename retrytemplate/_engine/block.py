@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine import context as _context
+from retrytemplate._engine import frames as _frames
 from retrytemplate._engine.block_driver import (
     ASYNC_BLOCK,
     ENDED,
@@ -22,16 +22,10 @@ from retrytemplate._engine.block_driver import (
     BlockDriver,
     block,
 )
-from retrytemplate._engine.context import (
-    CURRENT,
-    DEADLINE,
-    OUTER,
-    RetryContext,
-    enclosing_frame,
-    exit_frame,
-)
+from retrytemplate._engine.context import RetryContext
 from retrytemplate._engine.entry import prepare, warn_unbounded
 from retrytemplate._engine.execution import Execution
+from retrytemplate._engine.frames import CURRENT, DEADLINE, OUTER, enclosing_frame, exit_frame
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -39,7 +33,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from retrytemplate._engine.context import ExecutionFrame
+    from retrytemplate._engine.frames import ExecutionFrame
+    from retrytemplate._engine.plan import ExecutionPlan
     from retrytemplate.state import RetryState
 
 __all__ = ["NEW", "STATEFUL", "Attempts"]
@@ -95,6 +90,7 @@ class Attempts(RetryContext):
 
     _loop_state: int
     _token: Any
+    _plan: ExecutionPlan
 
     result: Any = None
     _requested_state: RetryState | None = None
@@ -123,7 +119,7 @@ class Attempts(RetryContext):
 
     def __iter__(self) -> Self:
         if self._loop_state == ENDED:
-            raise MisuseError("this loop is over: call attempts() again for another one")
+            raise MisuseError("this loop has ended; call attempts() again for another one")
         return self
 
     def __aiter__(self) -> Self:
@@ -170,7 +166,7 @@ class Attempts(RetryContext):
         return self
 
     def _start_driver(self) -> BlockDriver:
-        """The engine, begun with an execution of its own."""
+        """Create the execution and the driver of the block."""
         adapter = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
         execution, frame = prepare(
             self._owner, block, (), self._recovery, self._requested_state, adapter
@@ -185,13 +181,16 @@ class Attempts(RetryContext):
         return self._driver
 
     def _apply_state(self, state: int) -> BaseException | None:
-        """Stand where the engine stands; raise what leaves when it is over."""
+        """Adopt the state of the engine; raise its error at the end."""
         error = self._sync_from_engine(state)
         if error is None:
             return None
         try:
             if isinstance(error, StopIteration | StopAsyncIteration):  # it would end the loop
-                raise RuntimeError(f"{type(error).__name__} out of an execution") from error
+                raise RuntimeError(
+                    f"the execution raised {type(error).__name__}, which would end the attempts() "
+                    "loop"
+                ) from error
             raise error
         finally:
             del error
@@ -214,7 +213,7 @@ class Attempts(RetryContext):
 
     def __enter__(self) -> RetryContext:
         if self._loop_state == INLINE:
-            if self._outer is not None or _context.any_deadline_entered:
+            if self._outer is not None or _frames.any_deadline_entered:
                 return self._enter_nested()
             self._loop_state = INSIDE_INLINE
             try:
@@ -246,7 +245,7 @@ class Attempts(RetryContext):
             raise
 
     def _on_nested_entry(self, frame: ExecutionFrame) -> None:
-        """Something else is entered within the block: it may be left after this."""
+        """Called when another frame is entered inside the block, which may end after it."""
         if self._loop_state == INSIDE_INLINE:
             self._frame, self._loop_state = frame, INSIDE_NESTED
 
@@ -321,10 +320,7 @@ class Attempts(RetryContext):
             self._leave()
             expired = cancel_scope is not None and cancel_scope.expired
             reply = self._require_driver().reply(self.result, exception, expired)
-        if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
-            state = self._require_driver().close(reply)
-        else:
-            state = await self._require_driver().advance_async(reply)
+        state = await self._require_driver().advance_async(reply)
         del reply, exception
         return self._finish_attempt(state, given)
 
@@ -352,7 +348,7 @@ class Attempts(RetryContext):
         return False
 
     def _finish_attempt(self, state: int, exception: BaseException | None) -> bool:
-        """Whether the block's exception is swallowed; another one that leaves is raised."""
+        """Whether the block's exception is suppressed; another final exception is raised."""
         error = self._sync_from_engine(state)
         if error is None:
             return True
@@ -365,9 +361,9 @@ class Attempts(RetryContext):
 
     def _misuse_error(self) -> MisuseError:
         if self._loop_state in (INLINE, RUNNING):
-            return MisuseError("every turn of the loop needs its block: with attempt: ...")
+            return MisuseError("enter the attempt in every iteration: with attempt: ...")
         if self._loop_state in IN_ATTEMPT:
-            return MisuseError("the attempt was entered before: each turn has one block")
+            return MisuseError("the attempt was entered before; enter it once in each iteration")
         return MisuseError(
             "enter an attempt inside the loop: for attempt in attempts: with attempt:"
         )

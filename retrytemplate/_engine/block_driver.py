@@ -1,11 +1,12 @@
-"""The third driver: an execution whose attempts are the turns of a loop."""
+"""The driver of blocks: the attempts of the execution are the iterations of a loop."""
 
 from __future__ import annotations
 
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.context import (
+from retrytemplate._engine.drivers import ASYNC, SYNC, awaitable_error, finish_closed, is_awaitable
+from retrytemplate._engine.frames import (
     CURRENT,
     DEADLINE,
     OUTER,
@@ -13,13 +14,13 @@ from retrytemplate._engine.context import (
     exit_frame,
     reset_frame,
 )
-from retrytemplate._engine.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
 from retrytemplate._internal.awaitables import close_unawaited
 from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
-    from retrytemplate._engine.context import ExecutionFrame
-    from retrytemplate._engine.execution import Driver, Effect, Execution, Reply
+    from retrytemplate._engine.execution import Execution
+    from retrytemplate._engine.execution_state import Driver, Effect, ExecutionState, Reply
+    from retrytemplate._engine.frames import ExecutionFrame
 
 __all__ = [
     "ASYNC_BLOCK",
@@ -61,7 +62,7 @@ IN_ATTEMPT = (INLINE, INSIDE_INLINE, INSIDE_NESTED, RUNNING, INSIDE)
 
 
 def block() -> None:
-    """Stands for the block in the engine's effects; the loop hands control to the user instead."""
+    """Effect that represents the block; the loop returns control to the user instead."""
 
 
 def limited_block() -> None:
@@ -69,14 +70,14 @@ def limited_block() -> None:
 
 
 class BlockAdapter:
-    """How a block waits and is bounded: the loop sees to the limit itself."""
+    """Driver of a block: the loop itself applies the limit of an attempt."""
 
     def __init__(self, driver: Driver) -> None:
         self.awaits = driver.awaits
         self.sleep = driver.sleep
         self.shielded = driver.shielded
 
-    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect:
+    def limit_attempt(self, execution: ExecutionState, effect: Effect) -> Effect:
         return limited_block, ()
 
 
@@ -89,7 +90,6 @@ class BlockDriver:
     __slots__ = (
         "asynchronous",
         "began",
-        "closing",
         "execution",
         "frame",
         "limit",
@@ -111,14 +111,18 @@ class BlockDriver:
         self.steps = execution.run(failure)
         self.asynchronous = asynchronous
         self.state = NEW
-        self.closing = False
         self.limit: tuple[float, bool] | None = None  # of the attempt that is due
         self.began = 0.0
         self.pending: Any = None
         self.outcome: Reply = (None, None)
 
     def advance(self, reply: Any) -> int:
-        """Perform effects until an attempt is due, something must be awaited, or it is over."""
+        """Perform effects until an attempt is due, something must be awaited, or it is over.
+
+        After a ``GeneratorExit`` the execution ends: its listeners are closed, its key is released.
+        """
+        if reply is not None and isinstance(reply[1], GeneratorExit):
+            self.steps, reply = finish_closed(self.steps, reply[1]), None
         outer, token = _get(), None
         try:
             token = _set(self.frame)
@@ -151,11 +155,10 @@ class BlockDriver:
             else:
                 reply = (value, None)
                 if is_awaitable(value):
-                    if self.asynchronous and not self.closing:
+                    if self.asynchronous:
                         self.state, self.pending = WAITING, value
                         return
-                    error = awaitable_error(function, value)
-                    reply = (None, None if self.closing else error)
+                    reply = (None, awaitable_error(function, value))
 
     async def advance_async(self, reply: Any) -> int:
         """The same, with awaitable effects awaited."""
@@ -171,9 +174,9 @@ class BlockDriver:
             try:
                 reply = (await self.pending, None)
             except GeneratorExit as exc:  # closed while it waited: nothing can be awaited any more
-                self.close((None, exc))
+                self.advance((None, exc))
                 raise
-            except BaseException as exc:
+            except BaseException as exc:  # the engine raises a cancellation again
                 reply = (None, exc)
             finally:
                 exit_frame(frame, token)
@@ -183,7 +186,7 @@ class BlockDriver:
         return self.state
 
     def take_outcome(self) -> Reply:
-        """The outcome, which nothing here holds any more: its traceback may lead back to here."""
+        """Return the outcome and drop it: its traceback may refer to this object."""
         outcome, self.outcome = self.outcome, (None, None)
         return outcome
 
@@ -217,8 +220,8 @@ class BlockDriver:
         return frame
 
     def reply(self, result: Any, exception: BaseException | None, is_expired: bool = False) -> Any:
-        """How the block went, as the engine wants to hear it."""
-        if exception is not None and not is_expired:
+        """The result of the block as a reply to the engine."""
+        if exception is not None and (not is_expired or isinstance(exception, GeneratorExit)):
             return None, exception
         if self.limit is not None:
             from retrytemplate._engine.attempt_timeout import limit_error, record_overrun
@@ -232,16 +235,8 @@ class BlockDriver:
                 return None, error
         return result, None
 
-    def close(self, reply: Any) -> int:
-        """End an execution that is left: listeners are closed, the key is freed; nothing waits."""
-        self.closing = True
-        # The garbage collector may have ended a wait: then the engine begins another attempt.
-        while self.advance(reply) == ATTEMPT_DUE:
-            reply = (None, GeneratorExit())
-        return self.state
-
     def __del__(self) -> None:
         if getattr(self, "state", ENDED) in (ATTEMPT_DUE, WAITING):
             close_unawaited(self.pending)
             # In a context of its own: the collector may run while this one is being changed.
-            copy_context().run(self.close, (None, GeneratorExit()))
+            copy_context().run(self.advance, (None, GeneratorExit()))

@@ -1,11 +1,20 @@
-"""What an execution knows, and who asks: the context, and the one that is current."""
+"""The context of an execution, and how the current one is found."""
 
 from __future__ import annotations
 
-import sys
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._engine.frames import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    FUNCTION,
+    OUTER,
+    OWNER,
+    PLAN,
+    STARTED,
+    ExecutionFrame,
+)
 from retrytemplate._internal.failure_text import NO_TEXT, message_of, to_recorded_failure, type_name
 from retrytemplate._internal.formatting import operation_of
 from retrytemplate.errors import CacheUnavailableError, MisuseError
@@ -20,122 +29,37 @@ from retrytemplate.history import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
+    from typing import Protocol
 
-    from retrytemplate._engine.plan import ExecutionPlan, Owner
     from retrytemplate.caches.base import Claim
+    from retrytemplate.clock import Clock
     from retrytemplate.history import EarlierFailure, FailureStamp, StopReason
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.state import RetryState
 
-__all__ = [
-    "CONTEXT",
-    "CURRENT",
-    "DEADLINE",
-    "FUNCTION",
-    "OUTER",
-    "OWNER",
-    "PLAN",
-    "STARTED",
-    "ExecutionFrame",
-    "RetryContext",
-    "close_context",
-    "context_of",
-    "current_context",
-    "detach_frame",
-    "enclosing_frame",
-    "exit_frame",
-    "first_context",
-    "reset_frame",
-]
+    class Plan(Protocol):
+        """The prepared settings that a context reads."""
 
-# All that travels with a call, one variable for all of it.  A frame is a list made afresh for each
-# call (so that child tasks never share what they write): the context or None until it is requested
-# it; who makes it on demand; the deadline in force; the frame outside; the settings it began with;
-# the function that is called; if the owner can make it under a deadline: when the call began.
-ExecutionFrame = list[Any]
-CONTEXT, OWNER, DEADLINE, OUTER, PLAN, FUNCTION, STARTED = range(7)
-# Whether any deadline was entered in this process: who uses none has nothing to look for.
-any_deadline_entered = False
-EXITED = object()  # instead of the settings: left before a frame that was entered later
-CURRENT: ContextVar[ExecutionFrame | None] = ContextVar("retrytemplate", default=None)
+        policy: RetryPolicy
+        cache: Any
+        scope: str
+        clock: Clock
+        monotonic_source: Any
+        raise_last: bool
+        needs_state: bool
+        keeps_context: bool
+        admit: tuple[Callable[..., Any], ...]
+
+    class Owner(Protocol):
+        """The template of an execution, or a bound template."""
+
+        @property
+        def recovery(self) -> Callable[[RetryContext], Any] | None: ...
+        @property
+        def label(self) -> str | None: ...
 
 
-def reset_frame(token: Any, outer: ExecutionFrame | None) -> None:
-    """Make the frame outside current again, in the thread where another was entered.
-
-    :param token: None: a signal came before anybody had it.
-    """
-    if token is None:
-        CURRENT.set(outer)
-    else:  # this leaves nothing behind, where a value that is set makes every later change slower
-        CURRENT.reset(token)
-
-
-def exit_frame(frame: ExecutionFrame, token: Any) -> None:
-    """Make the frame outside current again.
-
-    One that is not the innermost (of two generators that hold a block open in turn), or is left
-    from another context (a suspended coroutine is closed), says no more and goes with the next.
-    """
-    outer = frame[OUTER]
-    if isinstance(sys.exception(), GeneratorExit):
-        # The collector may be closing a coroutine.  Within it, CPython 3.11 crashes where a context
-        # variable changes that is being changed around it.
-        detach_frame(frame)
-    elif CURRENT.get() is frame:
-        try:
-            CURRENT.reset(token)
-        except ValueError:  # here is a copy of the context in which it was entered
-            CURRENT.set(outer)
-            detach_frame(frame)
-        if outer is not None:
-            current_frame()
-    else:
-        detach_frame(frame)
-
-
-def detach_frame(frame: ExecutionFrame) -> None:
-    """Let a frame that may still be current somewhere say no more than the one outside."""
-    frame[CONTEXT] = frame[OWNER] = None
-    frame[PLAN] = EXITED
-    _drop_deadlines(frame)
-    _drop_deadlines(CURRENT.get())  # it may have been left first, with this deadline in force
-
-
-def _drop_deadlines(frame: ExecutionFrame | None) -> None:
-    """Give the frames that were left, from this one outwards, the deadline around them."""
-    active = _nearest_active_frame(frame)
-    while frame is not None and frame is not active:
-        frame[DEADLINE] = None if active is None else active[DEADLINE]
-        frame = frame[OUTER]
-
-
-def _nearest_active_frame(frame: ExecutionFrame | None) -> ExecutionFrame | None:
-    """The nearest frame that was not left before a later one."""
-    while frame is not None and (
-        frame[PLAN] is EXITED or getattr(frame[CONTEXT], "_exited", False)
-    ):
-        frame = frame[OUTER]
-    return frame
-
-
-def enclosing_frame() -> ExecutionFrame | None:
-    """The frame around one that is entered now; it may be left before that one is."""
-    outer = current_frame()
-    if outer is not None:
-        cover = getattr(outer[CONTEXT], "_on_nested_entry", None)
-        if cover is not None:
-            cover(outer)
-    return outer
-
-
-def current_frame() -> ExecutionFrame | None:
-    """The current frame, without those that were left before a later one."""
-    here = CURRENT.get()
-    frame = _nearest_active_frame(here)
-    if frame is not here:
-        CURRENT.set(frame)
-    return frame
+__all__ = ["RetryContext", "context_of", "current_context", "first_context"]
 
 
 def current_context() -> RetryContext | None:
@@ -175,15 +99,6 @@ def first_context(frame: ExecutionFrame) -> RetryContext:
     return context
 
 
-def close_context(frame: ExecutionFrame) -> None:
-    """Close the context of an inline attempt; without a context, none can be made any more."""
-    context = frame[CONTEXT]
-    if context is None:
-        frame[OWNER] = None  # a task that was begun within may live on
-    else:
-        context.closed = True
-
-
 async def _completed(claim: Claim, done: Awaitable[None]) -> None:
     await done
     claim.completed = True
@@ -208,8 +123,8 @@ class RetryContext:
     ``closed``
         whether the execution is over; False where its key is kept for the next delivery.
 
-    What else there is, is said with each property.  Attributes hold JSON values where the execution
-    is stateful.
+    The other properties have their own documentation.  The attributes of a stateful execution hold
+    JSON values.
 
     Source: ``org.springframework.retry.RetryContext``.
     """
@@ -265,7 +180,7 @@ class RetryContext:
     _backoff_started: bool = False
     _not_before: float | None = None
 
-    def __init__(self, owner: Owner, outer: ExecutionFrame | None, plan: ExecutionPlan) -> None:
+    def __init__(self, owner: Owner, outer: ExecutionFrame | None, plan: Plan) -> None:
         self._plan = plan
         self._outer = outer
         self._owner = owner
@@ -333,7 +248,7 @@ class RetryContext:
 
     @property
     def max_attempts(self) -> int | None:
-        """What the policy declares, from the first attempt on; None: unknown, or not yet due."""
+        """The policy's maximum of attempts; None: not known, or the first attempt has not begun."""
         if self._max_attempts is None and (self.attempt or self._is_opened):
             return (self._policy or self._plan.policy).max_attempts
         return self._max_attempts
@@ -369,7 +284,7 @@ class RetryContext:
         self.gave_up = True
 
     def rethrows(self, failure: BaseException) -> bool:
-        """Whether this failure leaves at once, and the next attempt is another execution's.
+        """Whether this failure is re-raised at once, and another execution makes the next attempt.
 
         So it is with a state, but for what its ``rollback_for`` leaves out.
         """
@@ -398,7 +313,7 @@ class RetryContext:
         return mine
 
     def complete_in(self, connection: Any) -> Any:
-        """Let the attempt's end commit together with the caller's own work.
+        """End the claim in the transaction of the caller.
 
         With an asynchronous cache, await it.
 
@@ -481,7 +396,7 @@ class RetryContext:
         self._last_stamp = RESTORED
 
     def _release_exceptions(self) -> None:
-        """Let go of every live exception; a context that user code holds keeps the text."""
+        """Replace every exception object by its text, for contexts that user code keeps."""
         if self._is_exposed and self._started_at is not None:
             self._ended_at = self._plan.monotonic_source.now()
         last = self._last_failure

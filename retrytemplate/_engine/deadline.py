@@ -1,4 +1,4 @@
-"""How long an operation may take: a budget that travels with the call, and the cut at its end."""
+"""Deadlines: a time budget that nested calls inherit, and the cancellation at its end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from copy import copy
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine import context as _context
-from retrytemplate._engine.context import CURRENT, DEADLINE, enclosing_frame, exit_frame
+from retrytemplate._engine import frames as _frames
+from retrytemplate._engine.frames import CURRENT, DEADLINE, enclosing_frame, exit_frame
 from retrytemplate._internal.cancel_scope import cancel_after
+from retrytemplate._internal.formatting import subject
 from retrytemplate._internal.validation import check_limit, check_text_or_none, to_seconds
 from retrytemplate.clock import fast_monotonic, given_or_system
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, MisuseError
@@ -18,11 +19,20 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from retrytemplate._engine.context import RetryContext
     from retrytemplate._internal.cancel_scope import CancelScope
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
 
-__all__ = ["MINIMUM", "Deadline", "remaining_time", "with_inherited_guards"]
+__all__ = [
+    "MINIMUM",
+    "Deadline",
+    "log_failed_hook",
+    "log_overrun",
+    "remaining_time",
+    "warn_of_overrun",
+    "with_inherited_guards",
+]
 
 MINIMUM = 0.05
 """Seconds: with less left a client makes no call, since it would be over when it has begun."""
@@ -52,7 +62,7 @@ class Deadline:
     is_shortened = False  # by the one around it, which is the limit in force then
     _until: float | None = None
     _outer: Deadline | None = None
-    inherited_guards: tuple[Any, ...] = ()  # guards that are asked before every attempt in here
+    inherited_guards: tuple[Any, ...] = ()  # checked before every attempt inside
     guards_only = False  # it is there for the guards alone
     _frame: Any = None
     _token: Any = None
@@ -84,13 +94,13 @@ class Deadline:
         floor: Seconds = 0.0,
         clock: Clock | None = None,
     ) -> Deadline:
-        """A deadline that runs from now on, to be passed on explicitly."""
+        """Create a deadline that begins now, to be passed as an argument."""
         deadline = cls(seconds, kind=kind, floor=floor, clock=clock)
         deadline._start(_current_deadline())
         return deadline
 
     def _unstarted_copy(self) -> Deadline:
-        """One with the same settings that has not begun."""
+        """A copy with the same settings that has not begun."""
         made = Deadline.__new__(Deadline)
         made.seconds = made.limit = made.granted = self.seconds
         made.floor, made.kind, made._monotonic_source = (
@@ -114,7 +124,7 @@ class Deadline:
         return left if left > 0.0 else 0.0
 
     def expired(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the time is over."""
         return self.remaining() <= 0.0
 
     def elapsed(self) -> float:
@@ -154,7 +164,7 @@ class Deadline:
         return 0.0
 
     def ensure(self, minimum: Seconds = MINIMUM) -> None:
-        """Raise where less than that is left: what cannot end in time is not begun.
+        """Raise if less than this time is left.
 
         :raises DeadlineExceededError: less is left.
 
@@ -184,7 +194,7 @@ class Deadline:
     def _start(self, outer: Deadline | None) -> float:
         """Begin, inside another one or not; the seconds that there are."""
         if self._until is not None:
-            raise MisuseError("a Deadline runs once: make a new one for each operation")
+            raise MisuseError("a Deadline must be entered only once; create one for each operation")
         now, left = self._monotonic_source.now(), self.seconds
         if outer is not None:
             self.inherited_guards = outer.inherited_guards
@@ -201,7 +211,7 @@ class Deadline:
         if outer is not None:
             outer = enclosing_frame()
         left = self._start(None if outer is None else outer[DEADLINE])
-        _context.any_deadline_entered = True
+        _frames.any_deadline_entered = True
         self._frame = frame = [None, None, self, outer, None]
         self._token = CURRENT.set(frame)
         return left
@@ -260,7 +270,7 @@ def _current_deadline() -> Deadline | None:
 
 
 class _GuardScope(Deadline):
-    """Stands for a deadline where only guards are inherited."""
+    """Placeholder of a deadline, where only guards are inherited."""
 
     guards_only = True
 
@@ -290,3 +300,27 @@ def remaining_time(deadline: Deadline | None, minimum: Any) -> float:
     left = nearest.remaining()  # before it is looked at: to some clients 0 would be no limit
     nearest.ensure(least)
     return left
+
+
+def warn_of_overrun(context: RetryContext, limit: float, elapsed: float) -> None:
+    """Log an overrun of a template's attempt; used where no listener logs overruns."""
+    log_overrun(f"{subject(context)}: attempt {context.attempt}", limit, elapsed)
+
+
+def log_overrun(what: str, limit: float, elapsed: float) -> None:
+    """Log a call that returned after its limit."""
+    text = "%s returned after %.3g s, over its limit of %.3g s; its value is used"
+    _log().warning(text, what, elapsed, limit)
+
+
+def log_failed_hook(hook: Any, error: BaseException) -> None:
+    """Log the exception of an ``on_overrun`` hook."""
+    name = getattr(hook, "__qualname__", repr(hook))
+    text = "the on_overrun hook %s raised an exception; the attempt's value is used"
+    _log().error(text, name, exc_info=error)
+
+
+def _log() -> Any:
+    import logging
+
+    return logging.getLogger("retrytemplate")

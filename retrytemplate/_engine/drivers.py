@@ -1,4 +1,4 @@
-"""The two that perform what the engine asks: one calls, the other calls and awaits."""
+"""The drivers, which perform the effects of the engine: one calls, the other also awaits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.execution import Torn
+from retrytemplate._engine.execution_state import Torn
 from retrytemplate._internal.awaitables import PLAIN, close_unawaited, is_awaitable
 from retrytemplate._internal.cancel_scope import Shielded, deferred_step
 from retrytemplate.errors import MisuseError
@@ -14,7 +14,7 @@ from retrytemplate.errors import MisuseError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from retrytemplate._engine.execution import Effect, Execution, Reply
+    from retrytemplate._engine.execution_state import Effect, ExecutionState, Reply
     from retrytemplate._engine.plan import ExecutionPlan
 
     Steps = Generator[Effect, Reply, tuple[Any, BaseException | None]]
@@ -25,6 +25,7 @@ __all__ = [
     "PLAIN",
     "SYNC",
     "awaitable_error",
+    "finish_closed",
     "is_awaitable",
     "perform",
     "perform_async",
@@ -36,13 +37,13 @@ CANCELLATION_GRACE = 5.0
 
 
 def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:
-    """An awaitable where nothing awaits it: the error names the piece that made it."""
+    """The error of an awaitable in synchronous use; it names the function that returned it."""
     close_unawaited(value)
     function = getattr(function, "func", function)  # of a partial
     name = getattr(function, "__qualname__", None) or repr(function)
     return MisuseError(
-        f"{name} returned an awaitable in synchronous use: "
-        "use execute_async(), call_async(), or a synchronous piece"
+        f"{name} returned an awaitable in synchronous use; "
+        "use execute_async(), call_async(), or a synchronous component"
     )
 
 
@@ -77,7 +78,7 @@ def perform(steps: Steps) -> Any:
         if not getattr(steps, "gi_suspended", False):
             raise
         # A signal between two effects: the engine has not seen it, and has things to close.
-        return perform(_closing(steps, exc))
+        return perform(finish_closed(steps, exc))
     if error is None:
         return value
     try:
@@ -101,9 +102,9 @@ async def perform_async(steps: Steps) -> Any:
                 kind = type(value)
                 if kind not in PLAIN and is_awaitable(value):
                     value = await value
-            except GeneratorExit as exc:
-                perform(_closing(steps, exc))
-            except BaseException as exc:
+            except GeneratorExit:  # the coroutine is closed: the handler below ends the execution
+                raise
+            except BaseException as exc:  # the engine raises a cancellation again
                 reply = (None, exc)
             else:
                 reply = (value, None)
@@ -112,7 +113,7 @@ async def perform_async(steps: Steps) -> Any:
     except BaseException as exc:
         if not getattr(steps, "gi_suspended", False):
             raise
-        return perform(_closing(steps, exc))
+        return perform(finish_closed(steps, exc))
     if error is None:
         return value
     try:
@@ -121,10 +122,10 @@ async def perform_async(steps: Steps) -> Any:
         del error, reply, value, send, steps, function, arguments
 
 
-def _closing(steps: Steps, exc: BaseException) -> Steps:
-    """The rest of an execution that is cut off: its coroutine is closed, a signal came.
+def finish_closed(steps: Steps, exc: BaseException) -> Steps:
+    """The rest of an execution whose coroutine or loop is closed, or that a signal interrupted.
 
-    Nothing can be awaited any more: what would have to be is left out without a word.
+    Nothing can be awaited: awaitables are closed, and their effects are left out without an error.
     """
     resume: Any = steps.send
     reply: Any = (None, exc)
@@ -134,22 +135,24 @@ def _closing(steps: Steps, exc: BaseException) -> Steps:
         try:
             function, arguments = resume(reply)
         except StopIteration as stop:
-            # None: the collector has closed the engine first, whose frame led back here.
-            outcome: tuple[Any, BaseException | None] = stop.value or (None, exc)
-            return outcome
+            # None: the garbage collector has closed the engine first.
+            value, error = stop.value or (None, exc)
+            return value, exc if isinstance(error, Torn) else error
         reply = yield _without_waiting, (function, arguments)
         resume = steps.send
 
 
 def _is_torn(steps: Any) -> bool:
-    """Whether the collector has closed the innermost generator first.
+    """Whether the garbage collector has closed an inner generator first.
 
     The generator around it would continue as after a normal return, and start another attempt.
     """
-    inner = steps
+    inner = steps.gi_yieldfrom
     while isinstance(inner, GeneratorType):
-        steps, inner = inner, inner.gi_yieldfrom
-    return steps.gi_frame is None
+        if inner.gi_frame is None:
+            return True
+        inner = inner.gi_yieldfrom
+    return False
 
 
 def _without_waiting(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -166,7 +169,7 @@ class _SyncDriver:
     def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]:
         return plan.clock.sleep
 
-    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect:
+    def limit_attempt(self, execution: ExecutionState, effect: Effect) -> Effect:
         return _run_limited, (execution, effect)
 
     def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
@@ -178,7 +181,7 @@ class _ClosingDriver(_SyncDriver):
         return deferred_step(cache, effect)
 
 
-def _run_limited(execution: Execution, effect: Effect) -> Any:
+def _run_limited(execution: ExecutionState, effect: Effect) -> Any:
     from retrytemplate._engine.attempt_timeout import run_limited
 
     value = run_limited(execution, effect)
@@ -192,7 +195,7 @@ class _AsyncDriver:
     def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]:
         return plan.clock.sleep_async
 
-    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect:
+    def limit_attempt(self, execution: ExecutionState, effect: Effect) -> Effect:
         from retrytemplate._engine.attempt_timeout import run_limited_async
 
         return run_limited_async, (execution, effect)
@@ -214,7 +217,7 @@ def _shielded(
 
 
 def _nothing(*_: Any) -> None:
-    """Leave it to the end of the lease, where a cache has one."""
+    """Do nothing: the lease ends, if the cache has one."""
 
 
 SYNC = _SyncDriver()

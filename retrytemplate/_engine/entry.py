@@ -7,16 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from retrytemplate._engine.context import (
-    CURRENT,
-    DEADLINE,
-    OUTER,
-    RetryContext,
-    exit_frame,
-    reset_frame,
-)
+from retrytemplate._engine.context import RetryContext
 from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate._engine.execution import Execution
+from retrytemplate._engine.frames import CURRENT, DEADLINE, OUTER, exit_frame, reset_frame
+from retrytemplate._engine.settings import check_recovery, check_state
 from retrytemplate._internal.imports import is_library_module
 from retrytemplate.errors import MisuseError, UnboundedRetryWarning
 from retrytemplate.history import Outcome
@@ -25,14 +20,12 @@ from retrytemplate.state import RetryState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.context import ExecutionFrame
-    from retrytemplate._engine.execution import Driver
+    from retrytemplate._engine.execution_state import Driver
+    from retrytemplate._engine.frames import ExecutionFrame
     from retrytemplate._engine.plan import ExecutionPlan
 
 __all__ = [
     "check_call",
-    "check_recovery",
-    "check_state",
     "outcome",
     "outcome_async",
     "prepare",
@@ -99,20 +92,6 @@ def check_call(function: Any, recovery: Any) -> None:
         check_recovery(recovery)
 
 
-def check_recovery(value: Any) -> None:
-    """Raise unless it is a function of the context, a recovery chosen per call, or None."""
-    if value is not None and not (callable(value) or hasattr(type(value), "for_call")):
-        raise TypeError(f"recovery must be a function of the context or None, got {value!r}")
-
-
-def check_state(value: Any) -> None:
-    """Raise unless it is a state, one made per call, or None."""
-    if value is not None and not (
-        isinstance(value, RetryState) or hasattr(type(value), "for_call")
-    ):
-        raise TypeError(f"state must be a RetryState or None, got {value!r}")
-
-
 def _attach_state(plan: ExecutionPlan, execution: Execution, state: Any) -> None:
     if type(state) is not RetryState:
         state = _state_of(state, execution)
@@ -141,7 +120,7 @@ def _state_of(state: Any, execution: Execution) -> RetryState:
 
 
 def warn_unbounded(plan: Any) -> None:
-    """Say once per template that nothing will ever end its retries."""
+    """Warn once per template that its retries have no limit and no delay."""
     plan.unbounded = False
     here, level = sys._getframe(1), 2
     while here.f_back is not None and is_library_module(here.f_globals.get("__name__")):
@@ -172,7 +151,7 @@ def without_keywords(
 
 
 def outcome(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
-    """Call a function with retry and say how it went."""
+    """Call a function with retry and return the outcome."""
     context = value = error = None
     try:
         function, args = without_keywords(function, args, kwargs)

@@ -1,7 +1,7 @@
 """The rules of one execution: the order of events, counting, rethrow or stay, exhaustion, closing.
 
 ``Execution.run`` is a generator of effects.  An effect is ``(function, arguments)``: a driver calls
-it (and awaits what is awaitable) and sends back ``(value, exception)``, one of them None.  Nothing
+it, awaits an awaitable result and sends back ``(value, exception)``, one of them None.  Nothing
 here reads a clock of its own, draws a number, sleeps or awaits; the same generator serves the
 synchronous driver, the asynchronous one and the block form.
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.attempt_timeout import log_failed_hook
 from retrytemplate._engine.backoff_phase import (
     release_reservations,
     run_backoff,
     wait_remaining_delay,
 )
+from retrytemplate._engine.deadline import log_failed_hook
+from retrytemplate._engine.execution_state import ExecutionState, Torn
 from retrytemplate._engine.failure_rules import (
     decide_retry,
     explain_callback_error,
@@ -56,6 +57,7 @@ from retrytemplate._engine.key_claim import (
 from retrytemplate._engine.plan import admit_hook
 from retrytemplate._internal.failure_text import message_of, summary
 from retrytemplate._internal.formatting import one_line, with_text
+from retrytemplate.caches.worker_id import is_exclusive
 from retrytemplate.classify.exceptions import (
     KNOWN_RETRYABLE_TYPES,
     is_control_flow,
@@ -73,125 +75,20 @@ from retrytemplate.guards import excluding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from typing import Protocol
 
     from retrytemplate._engine.context import RetryContext
-    from retrytemplate._engine.deadline import Deadline
-    from retrytemplate._engine.plan import ExecutionPlan
+    from retrytemplate._engine.execution_state import Effect, Reply, Steps
     from retrytemplate.caches.base import Claim
-    from retrytemplate.caches.record import Phase
-    from retrytemplate.history import StopReason
 
-    Effect = tuple[Callable[..., Any], tuple[Any, ...]]
-    Reply = tuple[Any, BaseException | None]
-    Steps = Generator[Effect, Reply, Any]
-
-    class Driver(Protocol):
-        """What the engine needs of a driver: to wait, to bound an attempt, to shield a step.
-
-        A shielded step ends however often its task is cancelled; it then sets the waiter's
-        ``cancellation``.
-        """
-
-        awaits: bool
-
-        def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]: ...
-
-        def limit_attempt(self, execution: Execution, effect: Effect) -> Effect: ...
-
-        def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect: ...
-
-
-__all__ = ["Execution", "Torn"]
+__all__ = ["Execution"]
 
 VETOED = "a listener vetoed the execution"
 
 
-class Torn(GeneratorExit):
-    """Ends an abandoned execution whose inner generator the collector has closed first."""
+class Execution(ExecutionState):
+    """One execution of a callback: the rules of its order."""
 
-
-class Execution:
-    """One execution of a callback: its parts, and how it stands."""
-
-    __slots__ = (
-        "arguments",
-        "backoff",
-        "cache",
-        "cancellation",
-        "context",
-        "deadline",
-        "disposition",
-        "driver",
-        "error",
-        "function",
-        "has_reservation",
-        "inherited_guards",
-        "internal_error",
-        "is_failure_saved",
-        "is_state_restored",
-        "last_failure",
-        "overrun",
-        "pending_claim",
-        "pending_close_hooks",
-        "phase",
-        "plan",
-        "policy",
-        "reason",
-        "recovery",
-        "rejection",
-        "result_error",
-        "shared_snapshot",
-        "started",
-        "store_error",
-        "value",
-    )
-
-    def __init__(
-        self,
-        plan: ExecutionPlan,
-        context: RetryContext,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        recovery: Callable[[RetryContext], Any] | None,
-        driver: Driver,
-    ) -> None:
-        self.plan = plan
-        self.policy: Any = plan.policy  # stateful if plan.needs_state
-        self.context = context
-        self.function = function
-        self.arguments = arguments
-        self.recovery = context._owner.recovery if recovery is None else recovery
-        self.driver = driver
-        self.deadline: Deadline | None = None
-        self.inherited_guards: tuple[Any, ...] = ()  # guards of the templates around this one
-        self.cache: Any = None  # where the key of a stateful execution is
-        self.cancellation: BaseException | None = None  # a cancellation during a shielded step
-        self.disposition: str | None = None
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.last_failure: BaseException | None = None  # of this execution, the argument of close
-        self.rejection: BaseException | None = None  # what ended the attempts, if not the policy
-        self.internal_error: BaseException | None = None  # by a rule
-        self.reason: StopReason | None = None  # what ended it, if not the policy
-        self.result_error: UnacceptableResultError | None = (
-            None  # an unacceptable result, made here
-        )
-        self.pending_claim: Effect | None = None  # the key, and not known yet whether it was taken
-        self.shared_snapshot: Any = None  # as they lie in a shared record
-        self.started: float | None = None  # of the current attempt
-        self.overrun: tuple[float, float] | None = None  # set by a driver: limit and elapsed
-        self.is_state_restored = False  # the states of policy and backoff come from a record
-        self.is_failure_saved = False  # a failure of this execution is in the cache
-        self.has_reservation = (
-            False  # guards have granted a wait, and no attempt has come of it yet
-        )
-        self.store_error: BaseException | None = (
-            None  # of the store, which the listeners hear of once
-        )
-        self.pending_close_hooks: Any = iter(plan.close)
-        self.phase: Phase = "idle"  # of the record that stays
-        self.backoff = plan.backoff
+    __slots__ = ()
 
     def run(
         self, failure: BaseException | None = None
@@ -208,21 +105,20 @@ class Execution:
                 yield from self._begin()
             while self.disposition is None:
                 if failure is None:
-                    if (
-                        plan.has_pre_attempt_checks
-                        or self.is_failure_saved
-                        or self.inherited_guards
-                        or self.deadline is not None
-                    ):
+                    limited = self.inherited_guards or self.deadline is not None
+                    if plan.has_pre_attempt_checks or self.is_failure_saved or limited:
                         if not (yield from self._prepare_attempt()):
                             break
                         self.has_reservation = False
                     elif not context._retry_allowed or context.gave_up:
                         self.disposition = EXHAUSTED
                         break
-                    ended = yield from self._attempt()
-                    # None: the garbage collector has closed the inner generator first.
-                    failure = GeneratorExit() if ended is None else ended[0]
+                    try:
+                        ended = yield from self._attempt()
+                        # None: the garbage collector has closed the generator of the attempt.
+                        failure = Torn() if ended is None else ended[0]
+                    except Torn as exc:
+                        failure = exc
                     if failure is None:
                         self.disposition, self.last_failure = COMPLETED, None
                         break
@@ -249,7 +145,7 @@ class Execution:
         return self._outcome()
 
     def recover(self) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
-        """The rest of a short execution whose attempts have run out: the recovery's turn."""
+        """The rest of a short execution whose attempts are exhausted: its recovery."""
         yield from self._exhaust()
         self.publish_stop_reason()
         self.context.closed = True
@@ -273,19 +169,8 @@ class Execution:
         yield from self._close(first)
         return self._outcome()
 
-    def mark_internal(self, error: BaseException) -> BaseException:
-        """The error, for a rule to raise it."""
-        self.internal_error = error
-        return error
-
-    def is_abandoned(self, exc: BaseException) -> bool:
-        """Whether this generator was closed; a rule may raise a ``GeneratorExit`` itself."""
-        return isinstance(exc, GeneratorExit) and not (
-            exc is self.internal_error or isinstance(exc, Torn)
-        )
-
     def _outcome(self) -> tuple[Any, BaseException | None]:
-        """What leaves; nothing of it stays here, where a traceback may lead back to."""
+        """The value or error of the execution; it drops its references, which form cycles."""
         value, error, context = self.value, self.error, self.context
         if context._final_error is not None:
             context._final_error = None
@@ -332,15 +217,15 @@ class Execution:
             self._check_first_attempt()
 
     def _check_first_attempt(self) -> None:
-        """Ask a deciding policy that may allow no attempt at all."""
+        """Query a policy that may reject the first attempt."""
         try:
             self.context._retry_allowed = bool(self.policy.allows(0, None))
         except Exception as exc:
-            error = TerminatedRetryError(f"the policy could not be asked: {summary(exc)}")
+            error = TerminatedRetryError(f"the policy could not be queried: {summary(exc)}")
             self.disposition, self.error = RELEASED, with_cause(error, exc)
 
     def publish_stop_reason(self) -> None:
-        """Let the context show why no further attempt follows."""
+        """Write the reason why no further attempt follows to the context."""
         error = self.error
         if (
             self.reason is None
@@ -367,19 +252,6 @@ class Execution:
         self.reason = guard_reason(error)
         self.disposition, self.error = RELEASED, with_cause(error, self.context.last_exception)
 
-    def start_policy_state(self) -> None:
-        self.context._policy_state = self.policy.start(self.plan.monotonic_source.now())
-        self.publish_policy_state()
-
-    def publish_policy_state(self) -> None:
-        """Let the context show what a policy's own state says of counts and attributes."""
-        context = self.context
-        failures = self.policy.failures(context._policy_state)
-        if failures is not None:
-            context.retry_count = failures
-        for name, value in self.policy.attributes(context._policy_state).items():
-            context.attributes[name] = value
-
     def _resume(self, claim: Claim) -> Steps:
         """Continue from the record: a lost attempt, a recovery, or a wait."""
         context = self.context
@@ -387,7 +259,11 @@ class Execution:
         if claim.record is not None and claim.record.phase == "recovering":
             self.disposition = EXHAUSTED
         elif claim.lost is not None:
-            lost = AttemptLostError(f"the attempt of {claim.lost} was lost", worker=claim.lost)
+            lost = AttemptLostError(
+                f"the attempt of {claim.lost} was lost",
+                worker=claim.lost,
+                exclusive=is_exclusive(claim.lost),
+            )
             context.attempt += 1
             yield from self._record_failure(lost)
             if self.disposition is None:
@@ -411,7 +287,10 @@ class Execution:
         return self.disposition is None
 
     def _attempt(self) -> Generator[Effect, Reply, tuple[BaseException | None] | None]:
-        """Count and make one attempt, with its hooks; return its failure in a tuple."""
+        """Count and make one attempt, with its hooks; return a tuple of its failure.
+
+        A generator that was closed returns None, which must not look like a success.
+        """
         plan, context = self.plan, self.context
         context.attempt += 1
         timed = plan.measured or context._state is not None or self.deadline is not None
@@ -440,7 +319,7 @@ class Execution:
         return self.driver.limit_attempt(self, effect)
 
     def _may_attempt(self) -> Steps:
-        """Whether another attempt may be made: the policy first, then who gave up."""
+        """Whether another attempt may be made: by the policy, and nothing has given up."""
         context = self.context
         allowed = context._retry_allowed
         if self.plan.needs_state:
@@ -470,7 +349,7 @@ class Execution:
         return allowed
 
     def _admit(self) -> Steps:
-        """Ask the deadline and the guards, in this order, before an attempt."""
+        """Check the deadline, then the guards, before an attempt."""
         context = self.context
         deadline = self.deadline
         if deadline is not None and not deadline.fits():
@@ -491,7 +370,7 @@ class Execution:
             self.reject_by_guard(error)
 
     def _admission_hooks(self) -> Iterable[Callable[..., Any]]:
-        """Who is asked before an attempt: the guards of the templates around, and then ours."""
+        """The hooks before an attempt: of guards of enclosing templates, then of its own."""
         awaits, plan = self.driver.awaits, self.plan
         own_hooks = plan.admit_async if awaits else plan.admit
         if not self.inherited_guards:
@@ -524,36 +403,6 @@ class Execution:
                 self.result_error = failure
                 return failure
         return None
-
-    def call_hooks(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
-        """Call the hooks in order; stop at an exception and return it."""
-        for hook in hooks:
-            _, error = yield hook, arguments
-            if error is not None:
-                return error
-        return None
-
-    def call_all_hooks(
-        self,
-        hooks: Iterable[Callable[..., Any]],
-        *arguments: Any,
-        first: BaseException | None = None,
-    ) -> Steps:
-        """Call all the hooks, whatever one of them raises; return the first error among them.
-
-        What nothing may hold up goes before any other.
-
-        :param first: the error of an earlier hook.
-        """
-        for hook in hooks:
-            _, error = yield hook, arguments
-            if error is None:
-                continue
-            if first is None:
-                first = error
-            elif is_never_retried(error) and not is_never_retried(first):
-                first = with_context(first, error)
-        return first
 
     # -- after a failure -------------------------------------------------------------------------
 
@@ -620,16 +469,10 @@ class Execution:
             context._retry_allowed = False
         self.publish_policy_state()
 
-    def stop_retrying(self, rejection: BaseException, reason: StopReason | None) -> None:
-        """No retry here and now: the attempts have run out, or the key waits for its redelivery."""
-        self.rejection, self.reason = rejection, reason
-        if self.context._state is None:
-            self.disposition = EXHAUSTED
-
     # -- the end ---------------------------------------------------------------------------------
 
     def _exhaust(self) -> Steps:
-        """No attempt is left: recover, or say so."""
+        """No attempt is left: recover, or end with the final exception."""
         context = self.context
         context.exhausted = True
         self.disposition = COMPLETED
@@ -648,7 +491,7 @@ class Execution:
             if (
                 result_error is not None
                 and result_error is context._last_failure
-                and self._returns_result()
+                and any(rule.when_exhausted == "return" for rule in self.plan.result_rules)
             ):
                 self.value = result_error.result
             else:
@@ -663,9 +506,6 @@ class Execution:
                 self.disposition, self.error = RETAINED, with_context(failure, raised)
                 return False
         return True
-
-    def _returns_result(self) -> bool:
-        return any(rule.when_exhausted == "return" for rule in self.plan.result_rules)
 
     def _recover(self, recovery: Callable[[RetryContext], Any]) -> Steps:
         """Call the recovery under the claim; raising, it is recovery's turn again next time."""

@@ -55,7 +55,7 @@ POSSIBLY_UNLISTED = (RetryError, BaseExceptionGroup)
 
 
 def is_kill_switch_rejection(policy: RetryPolicy, exception: BaseException) -> bool:
-    """Whether a kill switch rejected it, here or further inside, and no rule names that."""
+    """Whether a kill switch rejected the call, and no rule names this rejection."""
     is_rejected = any(
         isinstance(each, KillSwitchActiveError) for each in iter_leaf_exceptions(exception)
     )
@@ -73,7 +73,7 @@ def decide_retry(
     failure: BaseException,
     result_error: BaseException | None = None,
 ) -> bool:
-    """Ask a deciding policy, once, while the exception is here."""
+    """Query the policy once, while the exception object exists."""
     failures = context.retry_count
     allowed = policy.allows(failures, failure)
     if allowed and isinstance(failure, POSSIBLY_UNLISTED):
@@ -147,7 +147,7 @@ def guard_reason(rejection: BaseException) -> StopReason | None:
 def explain_callback_error(
     function: Callable[..., Any], context: RetryContext, arguments: Any, failure: BaseException
 ) -> BaseException:
-    """A function that takes no argument was given to ``execute``: say so instead of retrying."""
+    """The error of a function without parameters that was passed to ``execute``; no retry."""
     if type(failure) is not TypeError or not arguments or arguments[0] is not context:
         return failure
     return explain_signature_error(function, failure, "that execute() gives it: use call()")
@@ -156,7 +156,7 @@ def explain_callback_error(
 def explain_signature_error(
     function: Callable[..., Any], failure: BaseException, which: str
 ) -> BaseException:
-    """The failure; or, where the function cannot be called with a context, an error that says so.
+    """The failure, or the error that the function cannot be called with a context.
 
     :param which: context.
     """
@@ -192,7 +192,7 @@ RECOVER = object()
 
 
 def after_failure(context: RetryContext, failure: BaseException) -> Any:
-    """The rules after a failure where only the policy has to be asked: stateless, untold, no waits.
+    """The rules after a failure of a stateless execution without hooks, guards and delays.
 
     What ``Execution._handle_failure`` does in such an execution, as one step on plain state:
     nearly every failing call is one.  Returns None when another attempt is due, RECOVER when it

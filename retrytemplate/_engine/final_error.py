@@ -1,4 +1,4 @@
-"""What leaves an execution: the exception that fits its end, what stands behind it, its history."""
+"""The exception that an execution raises: its type, its cause and its history."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def finalize_error(context: RetryContext, error: BaseException | None, for_good:
 
 
 def with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
-    """The error with its cause, unless it has one of its own."""
+    """Set the cause of the error, unless it has one."""
     if cause is not None and error.__cause__ is None and cause is not error:
         with suppress(Exception):  # an exception that takes no attributes goes without
             error.__cause__ = cause
@@ -104,7 +104,7 @@ def safe_repr(value: object) -> str:
 
 
 def recording_error(cause: BaseException, failure: BaseException | None) -> BaseException:
-    """The failure could not be recorded; it stays reachable behind what prevented it."""
+    """The error of a failure that could not be recorded; the failure is in its chain."""
     message = f"the failure could not be recorded: {summary(cause)}"
     error = with_cause(TerminatedRetryError(message), cause)
     with_context(failure, cause)
@@ -134,7 +134,7 @@ MAX_NOTE_LENGTH = 8 * 1024
 
 
 def _add_failures_note(context: RetryContext, error: BaseException) -> None:
-    """Put the earlier failures on the exception, as one note that replaces an older one."""
+    """Add the earlier failures to the exception, as one note that replaces an older one."""
     count, earlier = context.retry_count, []
     for stamp, kind, text in context._earlier_failures:
         # The name of a known class is printable: to look at its characters again costs more.
@@ -180,7 +180,7 @@ def _earlier_lines(error: BaseException, context: RetryContext, past: list[str])
 
 
 def set_note(error: BaseException, text: str, instead_of: str | None = None) -> None:
-    """Put a note on an exception; it replaces one that begins with *instead_of*."""
+    """Add a note to an exception; it replaces one that begins with *instead_of*."""
     try:
         notes = getattr(error, "__notes__", None)
         if notes is None:

@@ -6,19 +6,8 @@ from contextlib import suppress
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.attempt_timeout import warn_of_overrun
-from retrytemplate._engine.context import (
-    CONTEXT,
-    CURRENT,
-    DEADLINE,
-    PLAN,
-    STARTED,
-    RetryContext,
-    close_context,
-    exit_frame,
-    first_context,
-    reset_frame,
-)
+from retrytemplate._engine.context import RetryContext, first_context
+from retrytemplate._engine.deadline import warn_of_overrun
 from retrytemplate._engine.drivers import (
     ASYNC,
     PLAIN,
@@ -30,7 +19,6 @@ from retrytemplate._engine.drivers import (
 )
 from retrytemplate._engine.entry import (
     check_call,
-    check_recovery,
     prepare,
     run_from_start,
     warn_unbounded,
@@ -38,6 +26,17 @@ from retrytemplate._engine.entry import (
 )
 from retrytemplate._engine.execution import Execution
 from retrytemplate._engine.failure_rules import RECOVER, after_failure, explain_callback_error
+from retrytemplate._engine.frames import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    PLAN,
+    STARTED,
+    close_context,
+    exit_frame,
+    reset_frame,
+)
+from retrytemplate._engine.settings import check_recovery
 from retrytemplate.caches.memory import MemoryRetryContextCache, NewClaim
 from retrytemplate.caches.worker_id import next_number, worker_name
 from retrytemplate.errors import RetryError
@@ -46,9 +45,9 @@ from retrytemplate.state import RetryState
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from retrytemplate._engine.context import ExecutionFrame
     from retrytemplate._engine.deadline import Deadline
-    from retrytemplate._engine.execution import Driver, Steps
+    from retrytemplate._engine.execution_state import Driver, Steps
+    from retrytemplate._engine.frames import ExecutionFrame
     from retrytemplate._engine.plan import ExecutionPlan
     from retrytemplate.caches.base import Claim
 
@@ -61,7 +60,6 @@ __all__ = [
     "run",
     "run_async",
 ]
-
 
 NO_KEYWORDS: dict[str, Any] = {}
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
@@ -227,7 +225,10 @@ def retry_after_failure(
             failure = exc
         else:
             del failure  # its traceback holds this frame: left here, that would be a cycle
-            finish_inline_success(frame, function, value)
+            context.closed = True
+            context._release_exceptions()
+            if type(value) not in PLAIN:
+                reject_awaitable(function, value)
             return value
     del failure
     if ended is RECOVER:
@@ -251,11 +252,12 @@ async def retry_after_failure_async(
             value = function(*args, **kwargs)
             if type(value) is CoroutineType or is_awaitable(value):
                 value = await value
-        except BaseException as exc:
+        except BaseException as exc:  # after_failure() returns a cancellation to be raised again
             failure = exc
         else:
             del failure
-            finish_frame(frame)
+            context.closed = True
+            context._release_exceptions()
             return value
     del failure
     if ended is RECOVER:
@@ -271,7 +273,7 @@ def _engine_steps(
 ) -> Steps | None:
     """The steps after an inline first attempt; None where only the policy decides."""
     context: RetryContext = frame[CONTEXT] or first_context(frame)
-    plan, deadline = context._plan, frame[DEADLINE]
+    plan, deadline = frame[PLAN], frame[DEADLINE]
     if plan.unbounded and deadline is None:
         warn_unbounded(plan)
     if type(frame[-1]) is TypeError:
@@ -287,10 +289,10 @@ def _engine_steps(
 def _execution(
     frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any, driver: Driver
 ) -> Execution:
-    """The engine for an execution whose first attempt was made without it."""
+    """Create the engine of an execution whose first attempt was made without it."""
     function, args = without_keywords(function, args, kwargs)
     context = frame[CONTEXT]
-    return Execution(context._plan, context, function, args, context._recovery, driver)
+    return Execution(frame[PLAN], context, function, args, context._recovery, driver)
 
 
 def _run_otherwise(
@@ -310,7 +312,15 @@ def _run_otherwise(
     if (
         not plan.direct_first_attempt
         or (outer is not None and outer[DEADLINE] is not None)
-        or (state is not None and not _is_in_memory(plan, state))
+        or (
+            state is not None
+            and not (
+                plan.inline_first_attempt
+                and type(state) is RetryState
+                and type(plan.cache) is MemoryRetryContextCache
+                and state.tracked
+            )
+        )
     ):
         return run_from_start(prepare(owner, function, arguments, recovery, state, SYNC))
     if not callable(function) or recovery is not None:
@@ -334,16 +344,6 @@ def _run_otherwise(
             reset_frame(token, outer)
         else:
             _reset(token)
-
-
-def _is_in_memory(plan: ExecutionPlan, state: Any) -> bool:
-    """Whether a state without hooks has its key in the memory of this process."""
-    return (
-        plan.inline_first_attempt
-        and type(state) is RetryState
-        and type(plan.cache) is MemoryRetryContextCache
-        and state.tracked
-    )
 
 
 def _run_with_hooks(
@@ -392,7 +392,7 @@ def _first_attempt_with_hooks(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> Any:
-    """Open the execution and make its first attempt; the context is closed if all went well."""
+    """Open the execution and make its first attempt; the context is closed after a success."""
     for hook in plan.open:
         result = hook(context)
         if result is False:

@@ -1,4 +1,4 @@
-"""What an execution does with its key: take it, write down what failed, share it, give it back."""
+"""The key of an execution: claim it, save failures and shared records, release it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from retrytemplate._engine.final_error import (
     with_context,
 )
 from retrytemplate._internal.cancel_scope import UnfinishedStepError, deferred_step
-from retrytemplate._internal.failure_text import summary
+from retrytemplate._internal.failure_text import summary, type_name
 from retrytemplate.caches.snapshot import mutable_state, refresh, restore, snapshot
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import (
+    AttemptLostError,
     CacheUnavailableError,
+    ExclusiveRequiredError,
     LeaseLostError,
     RetryContextCacheFullError,
     RetryError,
@@ -29,7 +31,7 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.execution import Effect, Execution, Steps
+    from retrytemplate._engine.execution_state import Effect, ExecutionState, Steps
     from retrytemplate.caches.base import Claim
 
 __all__ = [
@@ -43,8 +45,10 @@ __all__ = [
     "update_shared_record",
 ]
 
+LOST = type_name(AttemptLostError)
 
-def load(execution: Execution) -> Steps:
+
+def load(execution: ExecutionState) -> Steps:
     """Take the key's claim and what the cache remembers under it."""
     plan, context, cache = execution.plan, execution.context, execution.cache
     if cache is not None:
@@ -52,7 +56,8 @@ def load(execution: Execution) -> Steps:
         if plan.keeps_context:
             error = yield from _load_shared(execution, state.force_refresh)
         elif context._claim is None:
-            begin = partial(cache.begin, worker=worker_name(), fresh=state.force_refresh)
+            worker = worker_name(exclusive=state.exclusive is True)
+            begin = partial(cache.begin, worker=worker, fresh=state.force_refresh)
             error = yield from _acquire(execution, begin, plan.scope + state.encoded)
         else:  # held already: the first attempt might have been an inline one
             error = None
@@ -68,11 +73,24 @@ def load(execution: Execution) -> Steps:
         execution.start_policy_state()
 
 
-def _resume(execution: Execution) -> None:
-    """Let the context know what the claim's record remembers."""
+def _is_suspect(claim: Claim) -> bool:
+    """Whether an attempt of the key was lost, this time or earlier."""
+    earlier = () if claim.record is None else claim.record.history
+    return claim.lost is not None or any(each.type_name == LOST for each in earlier)
+
+
+def _resume(execution: ExecutionState) -> None:
+    """Restore the context from the record of the claim."""
     plan, context = execution.plan, execution.context
-    claim = context._claim
-    record = None if claim is None else claim.record
+    claim: Any = context._claim
+    state: Any = context._state
+    if state.exclusive is False and _is_suspect(claim):
+        execution.disposition = NOT_STARTED
+        execution.error = ExclusiveRequiredError(
+            f"{claim.key!r} has a lost attempt: its next one must run with exclusive=True"
+        )
+        return
+    record = claim.record
     if record is not None:
         restore(context, record)
     if record is None or record.fingerprint != plan.fingerprint:
@@ -86,7 +104,7 @@ def _resume(execution: Execution) -> None:
         execution.is_state_restored = True
 
 
-def _load_shared(execution: Execution, fresh: bool) -> Steps:
+def _load_shared(execution: ExecutionState, fresh: bool) -> Steps:
     try:
         yield from update_shared_record(execution, lambda: None, first=True, fresh=fresh)
     except BaseException as exc:
@@ -96,7 +114,7 @@ def _load_shared(execution: Execution, fresh: bool) -> Steps:
     return None
 
 
-def _acquire(execution: Execution, begin: Callable[..., Any], key: str) -> Steps:
+def _acquire(execution: ExecutionState, begin: Callable[..., Any], key: str) -> Steps:
     """Take the key's claim; return what prevents it."""
     execution.pending_claim = begin, (key,)
     claim, error = yield _shielded(execution, execution.pending_claim)
@@ -107,24 +125,24 @@ def _acquire(execution: Execution, begin: Callable[..., Any], key: str) -> Steps
     return execution.cancellation or error
 
 
-def _shielded(execution: Execution, step: Effect) -> Effect:
+def _shielded(execution: ExecutionState, step: Effect) -> Effect:
     """A step on the key that no cancellation interrupts: it sets ``execution.cancellation``."""
     return execution.driver.shielded(step, execution, execution.cache)
 
 
-def _perform_final_step(execution: Execution, step: Effect) -> Steps:
-    """Make a step that ends a claim; nothing is waited for where the execution was closed."""
+def _perform_final_step(execution: ExecutionState, step: Effect) -> Steps:
+    """Perform a step that ends a claim, without waiting if the execution was closed."""
     if isinstance(execution.error, GeneratorExit):
         return (yield deferred_step(execution.cache, step))
     return (yield _shielded(execution, step))
 
 
 def _is_interruption(error: BaseException | None) -> bool:
-    """Whether a signal or a cancellation cut in: it is not known what the cache did."""
+    """Whether a signal or a cancellation interrupted the cache: its effect is not known."""
     return error is not None and not isinstance(error, RetryError | GeneratorExit)
 
 
-def _continue_unguarded(execution: Execution, error: BaseException) -> bool:
+def _continue_unguarded(execution: ExecutionState, error: BaseException) -> bool:
     """Whether the execution continues without its key, which the store cannot keep now."""
     wanted = getattr(execution.cache, "on_store_error", "raise")
     if wanted != "run_unguarded" or not isinstance(error, CacheUnavailableError):
@@ -134,7 +152,7 @@ def _continue_unguarded(execution: Execution, error: BaseException) -> bool:
     return True
 
 
-def notify_store_error(execution: Execution, store_error: BaseException) -> Steps:
+def notify_store_error(execution: ExecutionState, store_error: BaseException) -> Steps:
     """Notify the listeners of a store error; an exception of one of them is raised."""
     execution.store_error = store_error
     raised = yield from execution.call_hooks(
@@ -144,7 +162,7 @@ def notify_store_error(execution: Execution, store_error: BaseException) -> Step
         raise execution.mark_internal(with_context(execution.last_failure or store_error, raised))
 
 
-def reacquire_claim(execution: Execution) -> Steps:
+def reacquire_claim(execution: ExecutionState) -> Steps:
     """Count the next attempt in place, before it runs."""
     context = execution.context
     held: Any = context._claim
@@ -171,7 +189,7 @@ def _is_claim_unchanged(held: Claim, taken: Claim) -> bool:
     )
 
 
-def save(execution: Execution) -> Steps:
+def save(execution: ExecutionState) -> Steps:
     """Write the failure down, still holding the key."""
     context = execution.context
     claim: Any = context._claim
@@ -203,7 +221,7 @@ def save(execution: Execution) -> Steps:
         )
 
 
-def _handle_uncounted_attempt(execution: Execution, error: BaseException, what: str) -> Steps:
+def _handle_uncounted_attempt(execution: ExecutionState, error: BaseException, what: str) -> Steps:
     """The store is unavailable between attempts: raise the failure, or continue unguarded."""
     away = isinstance(error, CacheUnavailableError)
     if _continue_unguarded(execution, error):
@@ -215,14 +233,14 @@ def _handle_uncounted_attempt(execution: Execution, error: BaseException, what: 
     yield from notify_store_error(execution, error)
 
 
-def _end_with_failure(execution: Execution, note: str) -> None:
+def _end_with_failure(execution: ExecutionState, note: str) -> None:
     """End with the callback's own failure."""
     execution.disposition, execution.error = RETAINED, execution.last_failure
     if execution.last_failure is not None:
         set_note(execution.last_failure, note)
 
 
-def mark_recovering(execution: Execution) -> Steps:
+def mark_recovering(execution: ExecutionState) -> Steps:
     """Write down that it is the recovery's turn: should it die, it is its turn again.
 
     Where the store is away, or full, it is its turn all the same: should it die then, the attempt
@@ -242,7 +260,7 @@ def mark_recovering(execution: Execution) -> Steps:
 
 
 def update_shared_record(
-    execution: Execution, step: Callable[[], Any], *, first: bool = False, fresh: bool = False
+    execution: ExecutionState, step: Callable[[], Any], *, first: bool = False, fresh: bool = False
 ) -> Steps:
     """Apply a step to the shared record: compare-and-set, again until it was the latest.
 
@@ -276,8 +294,8 @@ def update_shared_record(
     return answer
 
 
-def finish_claim(execution: Execution) -> Steps:
-    """Leave the key as the execution's end wants it."""
+def finish_claim(execution: ExecutionState) -> Steps:
+    """End the claim as the end of the execution requires."""
     context = execution.context
     if execution.pending_claim is not None:
         # A signal cut in, and it is not known whether the key was taken: the same worker may
@@ -296,21 +314,19 @@ def finish_claim(execution: Execution) -> Steps:
         yield from update_shared_record(execution, lambda: None)
 
 
-def release_after_error(execution: Execution, cause: BaseException) -> Steps:
-    """The record could not be made: give the key back as it was, and say so."""
+def release_after_error(execution: ExecutionState, cause: BaseException) -> Steps:
+    """The record could not be made: release the key and set the error."""
     if execution.context._claim is not None:
         yield from _perform_final_step(
             execution, (execution.cache.release, (execution.context._claim,))
         )
-    make = with_context if is_never_retried(cause) else _recording_error
-    execution.value, execution.error = None, make(execution.error, cause)
+    error = execution.error
+    is_final = is_never_retried(cause)
+    execution.error = with_context(error, cause) if is_final else recording_error(cause, error)
+    execution.value = None
 
 
-def _recording_error(failure: BaseException | None, cause: BaseException) -> BaseException:
-    return recording_error(cause, failure)
-
-
-def _end_claim(execution: Execution) -> Steps:
+def _end_claim(execution: ExecutionState) -> Steps:
     step = _final_step(execution)
     _, error = yield from _perform_final_step(execution, step)
     if error is None or isinstance(error, UnfinishedStepError):
@@ -331,8 +347,8 @@ def _end_claim(execution: Execution) -> Steps:
         execution.value, execution.error = None, with_context(failure or error, raised)
 
 
-def _final_step(execution: Execution) -> Effect:
-    """What becomes of the key."""
+def _final_step(execution: ExecutionState) -> Effect:
+    """The last step on the key: save the recovery phase, complete, retain or release it."""
     context, fingerprint = execution.context, execution.plan.fingerprint
     cache, claim = execution.cache, context._claim
     if execution.phase == "recovering":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from retrytemplate._engine.attempt_timeout import warn_of_overrun
+from retrytemplate._engine.deadline import warn_of_overrun
 from retrytemplate._internal.imports import is_library_module
 from retrytemplate.clock import fast_monotonic
 from retrytemplate.guards import Guard
@@ -17,24 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Protocol
 
-    from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.deadline import Deadline
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.clock import Clock
-    from retrytemplate.state import RetryState
 
-__all__ = [
-    "ExecutionPlan",
-    "admit_hook",
-    "fingerprint_of",
-]
-
-
-if TYPE_CHECKING:
     Hooks = tuple[Callable[..., Any], ...]
 
     class Settings(Protocol):
-        """What a plan is made of: a template."""
+        """The settings of a plan: those of a template."""
 
         @property
         def policy(self) -> RetryPolicy: ...
@@ -55,19 +45,12 @@ if TYPE_CHECKING:
         @property
         def _scope(self) -> str: ...
 
-    class Owner(Protocol):
-        """What an execution is begun from: a template, or one with something bound to it."""
 
-        @property
-        def recovery(self) -> Callable[[RetryContext], Any] | None: ...
-        @property
-        def state(self) -> RetryState | None: ...
-        @property
-        def label(self) -> str | None: ...
-        @property
-        def _plan(self) -> ExecutionPlan: ...
-        @property
-        def _inline_plan(self) -> ExecutionPlan | None: ...
+__all__ = [
+    "ExecutionPlan",
+    "admit_hook",
+    "fingerprint_of",
+]
 
 
 FORWARD = ("open", "before_attempt")
@@ -159,16 +142,16 @@ class ExecutionPlan:
             self.random = Random()
         self.unbounded = policy.never_ends and not self.has_backoff
         hooked = any(getattr(self, name) for name in HOOKS)
-        asked = bool(self.needs_state or self.dynamic or self.result_rules or self.attempt_timeout)
+        special = self.needs_state or self.dynamic or self.result_rules or self.attempt_timeout
         if not any(getattr(each, "logs_overruns", False) for each in listeners):
             self.on_overrun += (warn_of_overrun,)
-        self.measured = bool(asked or hooked or guards)
+        self.measured = bool(special or hooked or guards)
         self.has_pre_attempt_checks = bool(self.needs_state or guards)
         # The first attempt is made directly if only guards are checked before it and it has no
         # limit, and inline if there are no hooks either; the short rules continue from
-        # there where only the policy has to be asked after a failure.
+        # there where only the policy has to be queried after a failure.
         self.policy_may_deny_first_attempt = not self.needs_state and not _is_own_policy(policy)
-        self.direct_first_attempt = not asked and not self.policy_may_deny_first_attempt
+        self.direct_first_attempt = not special and not self.policy_may_deny_first_attempt
         self.inline_first_attempt = self.direct_first_attempt and not (hooked or guards)
         self.policy_only = self.inline_first_attempt and not self.has_backoff
         self._fingerprint: str | None = None
@@ -182,7 +165,7 @@ class ExecutionPlan:
 
 
 def _guard_scope(guards: tuple[Any, ...]) -> Deadline | None:
-    """Stands for a deadline that hands these guards to the templates inside."""
+    """Placeholder of a deadline that passes these guards to inner templates."""
     if not guards:
         return None
     from retrytemplate._engine.deadline import with_inherited_guards
@@ -214,7 +197,7 @@ def overridden(parts: Iterable[Any], name: str, base: type) -> Iterable[Callable
 
 
 def admit_hook(guard: Any) -> Callable[..., Any]:
-    """How a guard is asked where it may be awaited."""
+    """The admission hook of a guard where it may be awaited."""
     return getattr(guard, "admit_async", None) or guard.admit  # type: ignore[no-any-return]  # of a guard
 
 

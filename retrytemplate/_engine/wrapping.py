@@ -8,20 +8,20 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from retrytemplate._engine.context import (
-    CONTEXT,
-    CURRENT,
-    DEADLINE,
-    close_context,
-    exit_frame,
-    reset_frame,
-)
 from retrytemplate._engine.first_attempt import (
     finish_inline_success,
     retry_after_failure,
     retry_after_failure_async,
     run,
     run_async,
+)
+from retrytemplate._engine.frames import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    close_context,
+    exit_frame,
+    reset_frame,
 )
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate.errors import MisuseError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class WrappedFunction(Generic[P, T]):
-        """What type checkers see of a wrapped function; at run time it is a plain function."""
+        """Type of a wrapped function for type checkers; at run time it is a plain function."""
 
         __name__: str
         __qualname__: str
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     )
 
     class Decorator(Protocol):
-        """What type checkers see of a decorator that adds retry."""
+        """Type of a decorator that adds retry, for type checkers."""
 
         @overload
         def __call__(  # type: ignore[overload-overlap]  # a class is a callable, too
@@ -101,7 +101,7 @@ class RetryWith:
 
     @classmethod
     def of(cls, fn: Any) -> RetryWith | None:
-        """The one of this function itself, not a copy made by ``functools.wraps``."""
+        """The settings of this function itself, not a copy made by ``functools.wraps``."""
         found: Any = getattr(fn, "__dict__", {}).get("retry_with")
         if type(found) is cls and found._wrapped is not None and found._wrapped() is fn:
             return found
@@ -155,13 +155,13 @@ def check_not_wrapped(
     if RetryWith.of(inner) is not None:
         name = getattr(inner.__wrapped__, "__qualname__", repr(inner.__wrapped__))
         raise MisuseError(
-            f"{name} retries already, a template has wrapped it: use "
+            f"{name} is wrapped by a template already; use "
             f"{name}.retry_with(...) to change its template, or {otherwise}"
         )
 
 
 def apply_to_callable(fn: Any, make: Callable[[Any], Any]) -> Any:
-    """What *make* makes of the function, in its place."""
+    """Apply *make* to a callable; descriptors keep their kind."""
     if isinstance(fn, classmethod | staticmethod):
         return descriptor(type(fn), apply_to_callable(fn.__func__, make))
     if not callable(fn):
@@ -194,7 +194,7 @@ def _updated(fn: Any) -> tuple[str, ...]:
 
 
 def callable_kind(fn: Any) -> Kind:
-    """What kind of function it is, as the words for it."""
+    """The kind of a callable, in words."""
     target = fn.func if isinstance(fn, partial) else fn
     if not (inspect.isroutine(target) or inspect.isfunction(target)):
         target = type(target).__call__
@@ -393,7 +393,7 @@ def _async_generator(owner: Any, fn: Callable[..., AsyncIterator[Any]]) -> Calla
                 except GeneratorExit:
                     await items.aclose()
                     raise
-                except BaseException as exc:
+                except BaseException as exc:  # a cancellation, too, goes to the wrapped generator
                     item = await items.athrow(exc)
                 else:
                     item = await items.asend(received)

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of retries."""
+"""Helpers that do not depend on retries."""

@@ -48,8 +48,8 @@ def cancel_after(seconds: float) -> CancelScope:
 class CancelScope(ABC):
     """A time limit for a block of code in a task.
 
-    ``task`` is the task that entered the block, and None afterwards, since an exception that the
-    task holds may refer to this object.
+    ``task`` is the task that entered the block.  It is None after the exit, to avoid a reference
+    cycle through an exception of the task.
     """
 
     expired = False
@@ -94,8 +94,10 @@ class _AsyncioCancelScope(CancelScope):
             self._handle = loop.call_at(loop.time() + self.seconds, self._expire)
 
     def _expire(self) -> None:
+        from retrytemplate._internal.cancel_reason import CancelReason
+
         self._is_over = True
-        self.task.cancel()
+        self.task.cancel(CancelReason.DEADLINE_EXCEEDED)
 
     def __exit__(self, kind: Any, /, *rest: Any) -> bool:
         if self._handle is not None:
@@ -129,14 +131,21 @@ class _TrioCancelScope(CancelScope):
         return swallowed
 
 
-async def wait_shielded(tasks: Collection[Task[Any]], *, grace: float = inf) -> None:
+async def wait_shielded(
+    tasks: Collection[Task[Any]],
+    *,
+    grace: float = inf,
+    cancel: Callable[[Collection[Task[Any]]], None] | None = None,
+) -> None:
     """Wait for the end of the tasks, also if this task is cancelled; then raise the cancellation.
 
     :param grace: seconds from the first cancellation until the tasks are cancelled, once; default:
         never.
+    :param cancel: cancels the tasks; default: ``Task.cancel``.
     """
     import asyncio
 
+    cancel = cancel or _cancel
     cancelled: CancelledError | None = None
     timer: TimerHandle | None = None
     try:
@@ -147,9 +156,9 @@ async def wait_shielded(tasks: Collection[Task[Any]], *, grace: float = inf) -> 
                 await asyncio.wait(tasks)
             except asyncio.CancelledError as exc:
                 if cancelled is None and grace <= 0:
-                    _cancel(tasks)
+                    cancel(tasks)
                 elif cancelled is None and grace < inf:
-                    timer = asyncio.get_running_loop().call_later(grace, _cancel, tasks)
+                    timer = asyncio.get_running_loop().call_later(grace, cancel, tasks)
                 cancelled = exc
         if cancelled is not None:
             raise cancelled
@@ -236,7 +245,7 @@ class Shielded:
                 except GeneratorExit:
                     self.leave()
                     raise
-                except BaseException as exc:  # a nursery would raise it in a group
+                except BaseException as exc:  # no cancellation; a nursery would put it into a group
                     error = exc
             nursery.cancel_scope.shield = True
             nursery.cancel_scope.cancel()

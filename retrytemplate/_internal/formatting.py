@@ -158,7 +158,7 @@ def format_limit(seconds: float) -> str:
 
 
 def format_count(count: float, noun: str) -> str:
-    """A number of things.
+    """A number with its noun, in the singular or plural.
 
     >>> format_count(1, "call"), format_count(3, "call"), format_count(inf, "call")
     ('1 call', '3 calls', 'any number of calls')

@@ -26,6 +26,7 @@ PUBLIC = (
     "retrytemplate",
     "retrytemplate.control",
     "retrytemplate.batch",
+    "retrytemplate.workers",
     "retrytemplate.testing",
     "retrytemplate.simulation",
 )
@@ -101,12 +102,12 @@ def extra(name: str, purpose: str) -> Iterator[None]:
     ...     import absent
     Traceback (most recent call last):
         ...
-    retrytemplate.errors.MissingExtraError: the table needs absent: pip install 'retrytemplate[cli]'
+    retrytemplate.errors.MissingExtraError: the table needs absent: install retrytemplate[cli]
     """
     try:
         yield
     except ImportError as error:
         missing = error.name or str(error)
         raise MissingExtraError(
-            f"{purpose} needs {missing}: pip install 'retrytemplate[{name}]'", name=error.name
+            f"{purpose} needs {missing}: install retrytemplate[{name}]", name=error.name
         ) from error

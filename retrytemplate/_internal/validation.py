@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
     import attrs
 
+    Seconds = float | timedelta
+    Check = Callable[[str, Any], None]
+    Validator = Callable[[Any, attrs.Attribute[Any], Any], None]
+
 __all__ = [
     "SECONDS",
     "NumberOrCallable",
     "check_at_least",
     "check_at_least_one",
+    "check_choice",
     "check_delay",
     "check_function",
     "check_int",
@@ -46,12 +51,6 @@ __all__ = [
     "read_numbers",
     "to_seconds",
 ]
-
-
-if TYPE_CHECKING:
-    Seconds = float | timedelta
-    Check = Callable[[str, Any], None]
-    Validator = Callable[[Any, attrs.Attribute[Any], Any], None]
 
 
 SECONDS = "a number of seconds or a datetime.timedelta"
@@ -128,17 +127,22 @@ def check_at_least_one(name: str, value: Any) -> None:
     check_int(name, value, 1)
 
 
+def check_choice(name: str, value: Any, *choices: str) -> None:
+    """Raise unless *value* is one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+
+
 def check_late_result(name: str, value: Any) -> None:
     """Raise unless *value* is a known setting for a result that was returned after its limit."""
-    if value not in ("return", "discard"):
-        kind = ValueError if isinstance(value, str) else TypeError
-        raise kind(f"{name} must be 'return' or 'discard', got {value!r}")
+    check_choice(name, value, "return", "discard")
 
 
 def check_text(name: str, value: Any) -> None:
     """Raise unless *value* is a str that is not blank."""
     if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"{name} must be a non-empty str, got {value!r}")
+        raise TypeError(f"{name} must be a non-blank str, got {value!r}")
 
 
 def check_text_or_none(name: str, value: Any) -> None:
@@ -199,7 +203,7 @@ def check_function(name: str, value: Any) -> None:
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {value!r}")
     if is_async(value):
-        raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
+        raise TypeError(f"{name} must be a plain function, got the coroutine function {value!r}")
     runs = call_targets(value)
     if any(map(isgeneratorfunction, runs)):
         raise TypeError(f"{name} must be a plain function, got the generator function {value!r}")

@@ -1,14 +1,17 @@
-"""Runners of operations on a store: one blocks, the other awaits.
+"""Runners of operations: one blocks, the other awaits.
 
-An operation is a generator: it yields orders and receives the replies.  An error of the store is
-thrown in at the ``yield``.
+An operation is a generator: it yields orders to a store, or calls that may have to be awaited, and
+receives the replies.  An error, of the store or in the runner, is thrown in at the ``yield``, so
+that the cleanup of the operation runs.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import coroutine
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Operation = Generator[Any, Any, T]
 
-__all__ = ["AnswerLateError", "AnswerLostError", "Operation", "operation_name", "perform"]
-__all__ += ["perform_async", "retry_once_if_answer_lost", "translate_errors"]
+__all__ = ["AnswerLateError", "AnswerLostError", "Operation", "awaited", "operation_name"]
+__all__ += ["perform", "perform_async", "retry_once_if_answer_lost", "translate_errors"]
 
 
 class AnswerLostError(CacheUnavailableError):
@@ -53,40 +56,59 @@ def operation_name(step: Operation[Any]) -> str:
     return name
 
 
-def perform(step: Operation[T], ask: Callable[[Any, str], Any]) -> T:
-    """Run an operation to its end.
+async def awaited(value: Any, _: str = "") -> Any:
+    """The value, or the result of an awaitable."""
+    return await value if is_awaitable(value) else value
+
+
+def perform(step: Operation[T], ask: Callable[[Any, str], Any] | None = None) -> T:
+    """Run an operation to its end in this thread.
 
     :param ask: sends an order to the store; gets the name of the operation for its errors, and
-        raises ``CacheUnavailableError`` if the store fails.  Its exceptions, a cancellation
-        included, are thrown into the operation.
+        raises ``CacheUnavailableError`` if the store fails.  None: an order is its own reply.
+        Exceptions, those of a signal or a cancellation included, are thrown into the operation.
     """
-    name = operation_name(step)
     try:
-        order = next(step)
-        while True:
-            try:
-                reply = ask(order, name)
-            except BaseException as exc:
-                order = step.throw(exc)
-            else:
-                order = step.send(reply)
+        value: T = next(_steps(step, ask, is_awaited=False))  # it ends without a yield
     except StopIteration as stop:
-        value: T = stop.value
-        return value
+        value = stop.value
+    return value
 
 
-async def perform_async(step: Operation[T], ask: Callable[[Any, str], Awaitable[Any]]) -> T:
-    """Run an operation in a task of asyncio; the effect of a cancelled order is unknown."""
-    name = operation_name(step)
+async def perform_async(
+    step: Operation[T], ask: Callable[[Any, str], Awaitable[Any]] = awaited
+) -> T:
+    """Run an operation in a task of asyncio; the effect of a cancelled order is unknown.
+
+    :param ask: as that of ``perform``.  Default: an order that is awaitable is awaited.
+    """
+    value: T = await _awaitable_steps(step, ask, is_awaited=True)
+    return value
+
+
+def _steps(
+    step: Any, ask: Callable[[Any, str], Any] | None, *, is_awaited: bool
+) -> Generator[Any, Any, Any]:
+    """A generator that yields only what ``ask`` awaits."""
+    name, resume = operation_name(step), step.send
+    value: Any = None
     try:
-        order = next(step)
         while True:
             try:
-                reply = await ask(order, name)
+                value = resume(value)
+                if ask is not None:
+                    value = ask(value, name)
+                if is_awaited:
+                    value = yield from value
+                resume = step.send
             except BaseException as exc:
-                order = step.throw(exc)
-            else:
-                order = step.send(reply)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
+                if step.gi_frame is None:  # the operation has ended
+                    if isinstance(exc, StopIteration):
+                        return exc.value
+                    raise
+                resume, value = step.throw, exc
+    finally:
+        del value  # of an exception: its traceback holds this frame
+
+
+_awaitable_steps = coroutine(_steps)

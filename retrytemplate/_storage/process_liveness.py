@@ -1,16 +1,23 @@
-"""Check that the process which held a run has ended."""
+"""Check that the process which held a claim or a run has ended."""
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_process_gone", "is_this_process", "process_fingerprint", "register_active_worker"]
+__all__ = [
+    "is_process_gone",
+    "is_this_process",
+    "is_worker_gone",
+    "process_fingerprint",
+    "register_active_worker",
+]
 
 _active_workers: set[str] = set()
 
@@ -25,16 +32,22 @@ def register_active_worker(worker: str) -> Iterator[None]:
         _active_workers.discard(worker)
 
 
+@cache
 def process_fingerprint() -> str | None:
     """Identify this process, so that another one can check whether it runs; None: unknown.
 
-    Boot of the machine, PID namespace (containers reuse the same numbers), number and start time.
+    PID namespace (containers reuse the same numbers), boot of the machine, number and start time.
     """
-    proc = Path("/proc")
     with suppress(OSError):
-        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{_namespace()} {boot} {os.getpid()} {_start(os.getpid())}"
+        number, start = _process("self")
+        # Another number: /proc shows the processes of another namespace.
+        if number == str(os.getpid()):
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            return f"{_namespace()} {boot} {number} {start}"
     return None
+
+
+os.register_at_fork(after_in_child=process_fingerprint.cache_clear)
 
 
 def is_this_process(fingerprint: str | None) -> bool:
@@ -42,33 +55,51 @@ def is_this_process(fingerprint: str | None) -> bool:
     return fingerprint is not None and fingerprint == process_fingerprint()
 
 
-def is_process_gone(worker: str, fingerprint: str | None) -> bool:
-    """True: the process has ended without a report.  False: it runs, or that is unknown."""
+def is_worker_gone(worker: str, fingerprint: str | None) -> bool:
+    """Whether a registered worker, perhaps of this process, has ended without a report."""
+    if is_this_process(fingerprint):
+        return worker not in _active_workers
+    return is_process_gone(fingerprint)
+
+
+def is_process_gone(fingerprint: str | None) -> bool:
+    """True: the process has ended.  False: it runs, or that is unknown."""
     own_fingerprint = process_fingerprint()
     if fingerprint is None or own_fingerprint is None:
         return False
-    if fingerprint == own_fingerprint:
-        return worker not in _active_workers
-    *where, number, start = fingerprint.rsplit(" ", 2)
-    if where != own_fingerprint.rsplit(" ", 2)[:-2] or not number.isdecimal():
+    where, number, start = (*fingerprint.rsplit(" ", 2), "", "")[:3]
+    if where != own_fingerprint.rsplit(" ", 2)[0] or not number.isdecimal():
         return False
     try:
-        return _start(int(number)) != start
-    except (FileNotFoundError, ProcessLookupError):
+        return _process(number)[1] != start
+    except FileNotFoundError:
+        return not _exists(int(number))
+    except ProcessLookupError:
         return True
     except OSError:
         return False
+
+
+def _exists(number: int) -> bool:
+    """Whether there is such a process: /proc may be mounted to hide those of other users."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _namespace() -> str:
     return os.readlink("/proc/self/ns/pid")
 
 
-def _start(number: int) -> str:
-    """Start time in ticks since the boot: the system reuses process numbers."""
-    stat = Path(f"/proc/{number}/stat").read_text()
+def _process(name: str) -> tuple[str, str]:
+    """Number and start time, in ticks since the boot: the system reuses process numbers."""
+    stat = Path(f"/proc/{name}/stat").read_text()
     # The name in parentheses may hold anything.
     fields = stat.rpartition(")")[2].split()
     if fields[0] in "ZX":  # ended, and not yet waited for by its parent
-        raise ProcessLookupError(number)
-    return fields[19]
+        raise ProcessLookupError(name)
+    return stat.partition(" ")[0], fields[19]

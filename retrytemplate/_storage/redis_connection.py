@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -21,7 +20,11 @@ from retrytemplate.errors import CacheUnavailableError
 if TYPE_CHECKING:
     from retrytemplate._storage.store_role import StoreRole
 
+    # The key, the command, and whether the command may be sent twice.
+    Order = tuple[str | None, tuple[Any, ...], bool]
+
 __all__ = ["AsyncConnections", "Connections", "ScriptMissingError"]
+__all__ += ["is_lost", "translate_error"]
 
 
 # Options of a URL that redis-py reads as text; it has parsers for the others.
@@ -32,21 +35,28 @@ VALKEY = {"valkey://": "redis://", "valkeys://": "rediss://"}  # as redis-py kno
 LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
 
 
-def _made_pool(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | None) -> Any:
-    package = kind.__module__.rpartition(".")[0]
+def _pool(redis: Any, url: Any, timeout: float, answer: float | None) -> Any:
+    """The pool of a given client, or a new one.
+
+    :param redis: the package, that of blocking or of awaited connections.
+    """
+    from redis.backoff import NoBackoff
+
+    if isinstance(url, redis.Redis):
+        return url.connection_pool
     if not isinstance(url, str):
-        raise TypeError(f"url must be a Redis URL or a {package}.Redis, got {url!r}")
+        raise TypeError(f"url must be a Redis URL or a {redis.__name__}.Redis, got {url!r}")
     for own, known in VALKEY.items():
         if url.startswith(own):
             url = known + url.removeprefix(own)
-    _check_options(url, import_module(kind.__module__).URL_QUERY_ARGUMENT_PARSERS)
+    _check_options(url, redis.connection.URL_QUERY_ARGUMENT_PARSERS)
     try:
-        made = kind.from_url(
+        made = redis.BlockingConnectionPool.from_url(
             url,
             timeout=timeout,  # to get a connection
             socket_connect_timeout=timeout,
             socket_timeout=answer,
-            retry=no_retry,
+            retry=redis.retry.Retry(NoBackoff(), 0),
             protocol=2,
         )
     except ValueError:  # its text is not shown: it may contain a password
@@ -76,11 +86,6 @@ def _check_options(url: str, parsers: Any) -> None:
                 check_int(f"{name} in url", value, LEAST[name])
         elif name not in TEXTS and not name.startswith("ssl_"):
             raise ValueError(f"url must have options that redis-py knows, got {name!r}")
-
-
-if TYPE_CHECKING:
-    # The key, the command, and whether the command may be sent twice.
-    Order = tuple[str | None, tuple[Any, ...], bool]
 
 
 MOST_TURNS = 1000  # concurrent uses of a pool without a limit
@@ -141,16 +146,9 @@ class Connections(_Connections):
     """Connections for threads."""
 
     def _made(self) -> tuple[Any, Any]:
-        from redis import BlockingConnectionPool, Redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
+        import redis
 
-        if isinstance(self._url, Redis):
-            pool = self._url.connection_pool
-        else:
-            no_retry = Retry(NoBackoff(), 0)
-            wait = self._timeout
-            pool = _made_pool(BlockingConnectionPool, no_retry, self._url, wait, wait)
+        pool = _pool(redis, self._url, self._timeout, self._timeout)
         # No semaphore: it is written in Python, and a signal handler may leave it locked.
         permits = SimpleQueue[None]()
         for _ in range(min(pool.max_connections, MOST_TURNS)):
@@ -170,9 +168,9 @@ class Connections(_Connections):
         try:
             return self._answer(command, again)
         except RedisError as exc:
-            if _is_lost(exc):
+            if is_lost(exc):
                 self.release_idle(close=True)
-            raise _translate_error(exc, step, key, self._owner) from exc
+            raise translate_error(exc, step, key, self._owner) from exc
         finally:
             self._permits.put(None)
 
@@ -232,15 +230,9 @@ class AsyncConnections(_Connections):
     def _made(self) -> tuple[Any, Any]:
         from asyncio import Semaphore
 
-        from redis.asyncio import BlockingConnectionPool, Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
+        import redis.asyncio
 
-        if isinstance(self._url, Redis):
-            pool = self._url.connection_pool
-        else:
-            no_retry = Retry(NoBackoff(), 0)
-            pool = _made_pool(BlockingConnectionPool, no_retry, self._url, self._timeout, None)
+        pool = _pool(redis.asyncio, self._url, self._timeout, None)
         return pool, Semaphore(min(pool.max_connections, MOST_TURNS))
 
     async def ask(self, order: Order, step: str, _connection: None = None) -> Any:
@@ -259,9 +251,9 @@ class AsyncConnections(_Connections):
                 finally:
                     self._idle.append(connection)
         except (RedisError, TimeoutError) as exc:
-            if _is_lost(exc):
+            if is_lost(exc):
                 await self.release_idle(close=True)
-            raise _translate_error(exc, step, key, self._owner) from exc
+            raise translate_error(exc, step, key, self._owner) from exc
 
     async def _take(self, again: bool) -> Any:
         if not self._idle:
@@ -288,7 +280,7 @@ class AsyncConnections(_Connections):
         self._open()
 
 
-def _is_lost(error: Exception) -> bool:
+def is_lost(error: Exception) -> bool:
     """Whether all connections may be useless: one was closed, or leads to a former primary.
 
     A primary that a failover has made a replica keeps its connections.  A new connection is opened
@@ -299,7 +291,7 @@ def _is_lost(error: Exception) -> bool:
     return isinstance(error, ConnectionError) or "read only replica" in str(error)
 
 
-def _translate_error(
+def translate_error(
     error: Exception, step: str, key: str | None, owner: StoreRole
 ) -> CacheUnavailableError:
     """The error of a store for an error of redis-py, without the values of the command."""
@@ -309,7 +301,7 @@ def _translate_error(
     message = _failure(step, key, text, owner)
     if isinstance(error, NoScriptError):
         return ScriptMissingError(message)
-    if _is_lost(error):
+    if is_lost(error):
         return AnswerLostError(message)
     if isinstance(error, TimeoutError):
         return AnswerLateError(message)

@@ -13,12 +13,10 @@ if TYPE_CHECKING:
 
     from retrytemplate._storage.operation_runner import Operation
 
-__all__ = ["CLOCK", "Script", "eval_script", "send_idempotent", "send_once"]
-
-
-if TYPE_CHECKING:
     Command = tuple[Any, ...]
-    Asked = Callable[[str | None, Command], Operation[Any]]
+    Send = Callable[[str | None, Command], Operation[Any]]
+
+__all__ = ["CLOCK", "Script", "eval_script", "send_idempotent", "send_once"]
 
 
 def send_once(key: str | None, command: Command) -> Operation[Any]:
@@ -31,15 +29,15 @@ def send_idempotent(key: str | None, command: Command) -> Operation[Any]:
     return (yield from retry_once_if_answer_lost((key, command, True)))
 
 
-def eval_script(asked: Asked, script: Script, key: str | None, *rest: Any) -> Operation[Any]:
+def eval_script(send: Send, script: Script, key: str | None, *rest: Any) -> Operation[Any]:
     """Run a script by its digest, or by its text if the server does not have it yet.
 
     :param rest: the number of the names of keys, these, and the arguments.
     """
     try:
-        return (yield from asked(key, ("EVALSHA", script.sha, *rest)))
+        return (yield from send(key, ("EVALSHA", script.sha, *rest)))
     except ScriptMissingError:
-        return (yield from asked(key, ("EVAL", script.text, *rest)))
+        return (yield from send(key, ("EVAL", script.text, *rest)))
 
 
 CLOCK = """

@@ -11,11 +11,13 @@ from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import operation_name, perform
+from retrytemplate._storage.sql_dialect import TRANSACTION
 from retrytemplate._storage.sql_engine import unavailable
 from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from typing import TypeVar
 
     from sqlalchemy import Connection
@@ -49,6 +51,10 @@ class _Database:
     def __str__(self) -> str:
         """The database, without what may be a password."""
         return str(self.engine.url.set(query={}))
+
+    def _transactional_engine(self) -> Any:
+        """The engine, on the same connections, for transactions of several statements."""
+        return self.engine.execution_options(isolation_level=TRANSACTION[self.engine.dialect.name])
 
     def reopen(self) -> object:
         """Use new connections from now on; return the previous ones, which stay open."""
@@ -87,12 +93,12 @@ class Database(_Database):
         except SQLAlchemyError as exc:
             raise self._failed(step, parameters, exc) from exc
 
-    def run_in_transaction(self, step: Operation[T], isolation_level: str) -> T:
+    def run_in_transaction(self, step: Operation[T]) -> T:
         """Perform an operation in one transaction of its own: an error undoes all of it."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            with self.engine.execution_options(isolation_level=isolation_level).connect() as own:
+            with self._transactional_engine().connect() as own:
                 try:
                     with own.begin():
                         return perform(step, partial(self.ask, connection=own))
@@ -133,6 +139,22 @@ class AsyncDatabase(_Database):
             return await (run_to_completion(rows) if self._is_sqlite else rows)
         except SQLAlchemyError as exc:
             raise self._failed(step, parameters, exc) from exc
+
+    async def run_in_transaction(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Await a function in one transaction of its own: an error undoes all of it.
+
+        A cancellation is raised after the end: cancelled statements may keep a lock of SQLite.
+        """
+        return await run_to_completion(self._run_in_transaction(work))
+
+    async def _run_in_transaction(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            async with self._transactional_engine().connect() as own, own.begin():
+                return await work(own)
+        except SQLAlchemyError as exc:
+            raise unavailable(exc, "a transaction", self._owner) from exc
 
     @property
     def _is_sqlite(self) -> bool:

@@ -25,6 +25,8 @@ DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
         "FROM ${prefix}_meta WHERE name = 'fence')",
         "serialize_key": "WHERE true",
         "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",
+        "pairs": "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') "
+        "FROM json_each(:pairs)",
     },
     "postgresql": {
         "now": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
@@ -37,10 +39,14 @@ DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
         "serialize_key": "FROM (SELECT pg_advisory_xact_lock("
         "hashtextextended('${prefix}/' || :key, 0)) OFFSET 0) AS turn",
         "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
+        "pairs": "SELECT CAST(value ->> 0 AS bigint), CAST(value ->> 1 AS bigint) "
+        "FROM json_array_elements(CAST(:pairs AS json))",
     },
 }
 
 DIALECTS = tuple(DIALECT_FRAGMENTS)
+# SQLite: a transaction that takes the lock with its first write.
+TRANSACTION = {"sqlite": "SERIALIZABLE", "postgresql": "READ COMMITTED"}
 
 
 META = """

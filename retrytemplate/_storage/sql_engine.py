@@ -156,7 +156,9 @@ def _check_driver(url: URL, asynchronous: bool) -> None:
 def _check(url: URL, owner: StoreRole) -> None:
     name = url.get_backend_name()
     if name not in DIALECTS:
-        raise ValueError(f"url must be one of SQLite or PostgreSQL, got {url.drivername!r}")
+        raise ValueError(
+            f"url must be a URL of SQLite or PostgreSQL, got scheme {url.drivername!r}"
+        )
     if name == "sqlite" and _in_memory(url):
         raise ValueError(
             f"url must name a file, got a SQLite database in memory: {owner.in_memory}"

@@ -1,4 +1,4 @@
-"""Where contexts outlive the process: durable caches.  What each needs comes with an extra."""
+"""Durable caches: contexts outlive the process.  The packages of each cache come with an extra."""
 
 from retrytemplate._internal.imports import lazy_attributes
 

@@ -17,11 +17,17 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate._storage.fork_safety import register
 from retrytemplate._storage.operation_runner import perform, perform_async
+from retrytemplate._storage.process_liveness import is_process_gone
 from retrytemplate.backends.leases import LeasedClaim, RenewingTask, RenewingThread
 from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
 from retrytemplate.caches.record_limit import check_record_limit
 from retrytemplate.clock import given_or_system
-from retrytemplate.errors import CacheUnavailableError, LeaseLostError, MisuseError
+from retrytemplate.errors import (
+    AttemptInProgressError,
+    CacheUnavailableError,
+    LeaseLostError,
+    MisuseError,
+)
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -144,7 +150,7 @@ class DurableCache(ABC):
 
     @abstractmethod
     def _renewing(self) -> Any:
-        """What renews the leases of the claims that are taken from now on."""
+        """Create the component that renews the leases of later claims."""
 
     @abstractmethod
     def _perform(self, step: Operation[Any], connection: Any = None) -> Any:
@@ -155,13 +161,29 @@ class DurableCache(ABC):
 
     @operation
     def begin(
-        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+        self,
+        key: str,
+        *,
+        worker: str,
+        lease: float | None = None,
+        fresh: bool = False,
+        takeover: str | None = None,
     ) -> Operation[Claim]:
-        """Load or create the record, count the attempt and take the key: one round trip."""
+        """Load or create the record, count the attempt and take the key: one round trip.
+
+        If the holder's process has ended on this host, a second one takes the key over at once.
+
+        :param takeover: name of a worker whose lease is ignored.
+        """
         held_for = None if lease is None else check_seconds("lease", lease)
         if self._left:
             yield self._end_left
-        claim = yield from self._steps.begin(key, worker, held_for, fresh)
+        try:
+            claim = yield from self._steps.begin(key, worker, held_for, fresh, takeover)
+        except AttemptInProgressError as exc:
+            if not is_process_gone(exc.process):
+                raise
+            claim = yield from self._steps.begin(key, worker, held_for, fresh, exc.worker)
         self._renewer.add(claim)
         return claim
 
@@ -171,11 +193,17 @@ class DurableCache(ABC):
         yield from self._steps.renew(self._ours(claim))
 
     @operation
-    def fail(self, claim: Claim, record: Record) -> Operation[None]:
-        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
+    def fail(self, claim: Claim, record: Record, *, connection: Any = None) -> Operation[None]:
+        """Write the record after a failed attempt; ``record.worker`` None ends the claim.
+
+        :param connection: as that of ``succeed``, for a record that ends the claim.
+        """
+        self._check_connection(connection)
         if record.worker is None:
             self._renewer.drop(claim)
-        yield from self._steps.fail(self._ours(claim), record)
+        elif connection is not None:
+            raise MisuseError("a failure written with connection= must end its claim")
+        yield from self._steps.fail(self._ours(claim), record, connection)
         if record.worker is not None:  # complete_in() might have dropped it, and was rolled back
             self._renewer.add(claim)
 
@@ -201,7 +229,7 @@ class DurableCache(ABC):
 
     @operation
     def release(self, claim: Claim) -> Operation[None]:
-        """End the claim; the key is as it was before."""
+        """End the claim; restore the key."""
         self._renewer.drop(claim)
         yield from self._steps.release(self._ours(claim))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import field, frozen
 
+from retrytemplate.backends.stored_rows import damaged, parsed
 from retrytemplate.caches.record import Record, to_json
-from retrytemplate.caches.record_schema import damaged, parsed
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = ["ContextInspector", "Entry", "entry"]
 
 UNREADABLE = {"phase": "damaged", "fence": 0}
 """Values shown for columns that cannot be read; None for the others."""
+SHOWN = "key phase fence worker held lost lease_until updated expires now problem".split()
 
 
 @frozen(kw_only=True)
@@ -64,19 +65,7 @@ class Entry:
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON with the other columns; phase, worker and fence of the key."""
-        return to_json(self.record) | {
-            "key": self.key,
-            "phase": self.phase,
-            "fence": self.fence,
-            "worker": self.worker,
-            "held": self.held,
-            "lost": self.lost,
-            "lease_until": self.lease_until,
-            "updated": self.updated,
-            "expires": self.expires,
-            "now": self.now,
-            "problem": self.problem,
-        }
+        return to_json(self.record) | {name: getattr(self, name) for name in SHOWN}
 
 
 def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:

@@ -66,21 +66,21 @@ class FixedBackoff(Backoff):
     )
     never_waits: bool = field(init=False, eq=False, repr=False)
     _dynamic: bool = field(init=False, eq=False, repr=False)
-    _asked: bool = field(init=False, eq=False, repr=False)
+    _per_failure: bool = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "never_waits", self.delay == 0)
-        asked = callable(self.delay) and _takes(self.delay, 2)
-        object.__setattr__(self, "_asked", asked)
-        object.__setattr__(self, "_dynamic", callable(self.delay) and not asked)
+        per_failure = callable(self.delay) and _takes(self.delay, 2)
+        object.__setattr__(self, "_per_failure", per_failure)
+        object.__setattr__(self, "_dynamic", callable(self.delay) and not per_failure)
 
     def start(self) -> JSON:
-        return 0 if self._asked else None
+        return 0 if self._per_failure else None
 
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
     ) -> tuple[float | None, JSON]:
-        if self._asked:
+        if self._per_failure:
             failures = (state or 0) + 1
             delay = base.as_float(self.delay(failures, failure))
             validation.check_delay("delay", delay)

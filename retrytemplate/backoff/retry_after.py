@@ -89,7 +89,7 @@ class RetryAfterBackoff(Backoff):
 
     def __attrs_post_init__(self) -> None:
         # An import at the first failure could be interrupted by a signal handler that uses it.
-        import email.utils  # noqa: F401
+        import email.utils  # noqa: F401  # loads it
 
     def start(self) -> JSON:
         """The state of the fallback; it changes only when the fallback applies."""
@@ -192,12 +192,12 @@ def _pushback(exc: BaseException) -> float | None:
     """The delay that a gRPC server requests with its status; infinite if it is not a number."""
     trailing = safe_getattr(exc, "trailing_metadata")
     try:
-        said = [value for key, value in trailing() or () if key == PUSHBACK]
+        values = [value for key, value in trailing() or () if key == PUSHBACK]
     except Exception:  # not an error of gRPC
         return None
-    if not said:
+    if not values:
         return None
-    text = said[-1]
+    text = values[-1]
     is_wait = isinstance(text, str) and text.isascii() and text.isdigit()
     return float(text) / 1000 if is_wait else inf
 

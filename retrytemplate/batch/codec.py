@@ -1,4 +1,4 @@
-"""Items as text: for the journal and for dead letters."""
+"""Codecs: they convert items to text for the journal and for dead letters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, text: str, /) -> Any:
-        """The item of which ``encode`` made the text.
+        """Decode an item from the text of ``encode``.
 
         :raises ValueError: it made no such text.
         """
@@ -71,7 +71,7 @@ class JsonCodec:
         except ValueError as exc:  # an int of more digits than Python reads
             raise TypeError(f"JSON cannot keep the item: {exc}") from exc
         if "\\ud" in text and json.loads(text) != item:  # JSON makes one character of a pair
-            raise TypeError("JSON cannot keep the item: it has halves of characters in a row")
+            raise TypeError("JSON cannot keep the item: JSON reads two of its surrogates as one")
         return text
 
     def decode(self, text: str) -> Any:

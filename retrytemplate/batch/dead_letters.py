@@ -14,7 +14,7 @@ from retrytemplate._internal.validation import (
     instance_of,
 )
 from retrytemplate.batch import validation
-from retrytemplate.batch.journal.letter_rows import change
+from retrytemplate.batch.journal.letter_rows import change_letter
 from retrytemplate.batch.journal.letters import attempts_from, indexable_text, sanitize_text
 from retrytemplate.batch.journal.repository import JobRepository
 from retrytemplate.batch.journal.rows import (
@@ -50,7 +50,7 @@ __all__ = [
     "audit_from",
 ]
 
-# Of letters that are read at once where all are asked for.
+# Letters that ``each()`` reads at once.
 PAGE = 200
 
 
@@ -125,7 +125,7 @@ class DeadLetter:
         return self.history[-1].number if self.history else 0
 
     def as_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """The fields as JSON values."""
         return asdict(self) | {"attempts": self.attempts}
 
 
@@ -145,7 +145,7 @@ class LetterFilter:
     """
 
     step: str | None = field(default=None, validator=validation.text_or_none)
-    run: int | None = field(default=None, validator=checked_by(validation.number_or_none))
+    run: int | None = field(default=None, validator=validation.number_or_none)
     state: State | None = field(default=None, validator=validation.one_of_or_none(*STATES))
     error: str | None = field(default=None, validator=checked_by(check_text_or_none))
     key: str | None = field(default=None, validator=checked_by(check_text_or_none))
@@ -170,11 +170,6 @@ class LetterFilter:
             last = func.substr(kind, func.length(kind) - len(behind) + 1)
             conditions.append(or_(kind == error, last == behind))
         return conditions
-
-
-def _check_text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} must be a non-blank str, got {value!r}")
 
 
 @frozen
@@ -228,30 +223,30 @@ class DeadLetters:
 
         :param after: only those behind the letter of this number: the next page.
         """
-        validation.page(after, limit)
+        validation.check_page(after, limit)
         conditions = LetterFilter(**filters).conditions(self.repository.tables)
         return self._read([*conditions, self.repository.tables.letters.c.id > after], limit)
 
     def each(self, **filters: Any) -> Iterator[DeadLetter]:
-        """All of them, read a page at a time."""
+        """Yield all dead letters, read in pages."""
         after = 0
         while page := self.page(after=after, limit=PAGE, **filters):
             yield from page
             after = page[-1].id
 
     def count(self, **filters: Any) -> int:
-        """How many there are."""
+        """Number of dead letters."""
         from sqlalchemy import func, select
 
         tables = self.repository.tables
         conditions = LetterFilter(**filters).conditions(tables)
         with self.repository.read_only() as connection:
-            asked = select(func.count()).select_from(tables.letters).where(*conditions)
-            return connection.execute(asked).scalar_one()
+            query = select(func.count()).select_from(tables.letters).where(*conditions)
+            return connection.execute(query).scalar_one()
 
     def find(self, letter_id: int) -> DeadLetter | None:
         """The letter of this number, or None."""
-        validation.number("letter_id", letter_id)
+        validation.check_number("letter_id", letter_id)
         found = self._read([self.repository.tables.letters.c.id == letter_id], 1)
         return found[0] if found else None
 
@@ -262,23 +257,23 @@ class DeadLetters:
 
         :param by: the operator; it and ``reason`` are kept in the audit.
         """
-        validation.ids("ids", ids)
-        for name, value in (("by", by), ("reason", reason)):
-            _check_text(name, value)
+        validation.check_ids("ids", ids)
+        names: dict[str, Any] = {"by": by, "reason": reason}
+        for name, value in names.items():
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{name} must be a non-blank str, got {value!r}")
         with self.repository.read_only():
             pass  # for the error, where there are no tables: a transaction would make them
         became: dict[State | None, list[int]] = {}
         with self.repository.translate_errors(), self.repository.transaction() as connection:
             for letter_id in dict.fromkeys(ids):
-                before = _set_state(
-                    connection, self.repository.tables, letter_id, "discarded", by=by, reason=reason
-                )
+                before = _discard(connection, self.repository.tables, letter_id, by, reason)
                 became.setdefault(before, []).append(letter_id)
         order: tuple[State | None, ...] = ("open", "discarded", "replayed", None)
         return Discarding(*(tuple(became.get(before, ())) for before in order))
 
     def export(self, stream: TextIO, **filters: Any) -> int:
-        """Write them as JSON, a letter a line; how many there were."""
+        """Write the letters as JSON, one per line; return their number."""
         check_methods("stream", stream, "write")
         written = 0
         for letter in self.each(**filters):
@@ -290,22 +285,16 @@ class DeadLetters:
         from sqlalchemy import select
 
         letters = self.repository.tables.letters
-        asked = select(letters).where(*conditions).order_by(letters.c.id).limit(limit)
+        query = select(letters).where(*conditions).order_by(letters.c.id).limit(limit)
         with self.repository.read_only() as connection:
-            rows = connection.execute(asked).mappings().all()
+            rows = connection.execute(query).mappings().all()
         return [_letter(letters, row) for row in rows]
 
 
-def _set_state(
-    connection: Connection,
-    tables: Tables,
-    letter_id: int,
-    state: State,
-    *,
-    by: str | None,
-    reason: str | None,
+def _discard(
+    connection: Connection, tables: Tables, letter_id: int, by: str, reason: str
 ) -> State | None:
-    """Set the state of an open letter, and record the operator.
+    """Discard an open letter, and record the operator.
 
     It works in the connection's transaction, and waits for concurrent changes of the letter.
 
@@ -315,13 +304,13 @@ def _set_state(
     from sqlalchemy import select
 
     letters = tables.letters
-    asked = select(letters.c.id, letters.c.state, letters.c.audit, now(connection).label("now"))
-    asked = asked.where(letters.c.id == letter_id).with_for_update()
-    while row := connection.execute(asked).first():
+    query = select(letters.c.id, letters.c.state, letters.c.audit, now(connection).label("now"))
+    query = query.where(letters.c.id == letter_id).with_for_update()
+    while row := connection.execute(query).first():
         check(letters, row, {"state": LETTER["state"]})
-        entry = AuditEntry(at=row.now, by=by, action=state, reason=reason)
-        values = {"state": state, "resolved": row.now, "audit": audited(letters, row, entry)}
-        if row.state != "open" or change(connection, tables, row, values):
+        entry = AuditEntry(at=row.now, by=by, action="discarded", reason=reason)
+        values = {"state": "discarded", "resolved": row.now, "audit": audited(letters, row, entry)}
+        if row.state != "open" or change_letter(connection, tables, row, values):
             return cast("State", row.state)
     return None
 

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from retrytemplate.batch.journal.run import JournalUpdate, Run
     from retrytemplate.history import AttemptRecord, Outcome
 
-__all__ = ["Event", "EventFactory", "StepListener", "error_as_json"]
-
-
-if TYPE_CHECKING:
     Kind = Literal[
         "started",
         "read",
@@ -34,6 +30,8 @@ if TYPE_CHECKING:
         "not_sent",
         "ended",
     ]
+
+__all__ = ["EmitEvents", "Event", "EventFactory", "StepListener", "error_as_json"]
 
 
 @frozen(kw_only=True)
@@ -77,17 +75,7 @@ def error_as_json(error: RecordedFailure | None) -> dict[str, str] | None:
     return None if error is None else {"type": error.type_name, "message": error.message}
 
 
-NAMES = (
-    "kind",
-    "step",
-    "run_id",
-    "source",
-    "phase",
-    "attempt",
-    "transaction",
-    "committed",
-    "status",
-)
+NAMES = "kind step run_id source phase attempt transaction committed status".split()
 
 
 class StepListener:
@@ -103,6 +91,13 @@ class StepListener:
 
     def on_event(self, event: Event) -> Any:
         """Called in the order of the events."""
+
+
+@frozen
+class EmitEvents:
+    """Notify the listeners.  Answer: None."""
+
+    events: Sequence[Event]
 
 
 @define
@@ -136,22 +131,23 @@ class EventFactory:
         for at, value in enumerate(done.values):
             numbers = [indexes[at]]
             for attempt in done.histories.get(at, ()):
-                yield self._failed(chunk, numbers, "process", attempt)
+                yield self._failed("failed", chunk, numbers, "process", attempt)
             if at not in done.failures:
                 kind: Kind = "filtered" if value is None else "processed"
                 yield self.event(kind, chunk, numbers=numbers, phase="process")
 
     def _failed(
-        self, chunk: Chunk, numbers: Sequence[int], phase: str, attempt: AttemptRecord
+        self,
+        kind: Kind,
+        chunk: Chunk,
+        numbers: Sequence[int],
+        phase: str,
+        attempt: AttemptRecord,
+        **about: Any,
     ) -> Event:
-        return self.event(
-            "failed",
-            chunk,
-            numbers=numbers,
-            phase=phase,
-            attempt=attempt.number,
-            error=RecordedFailure(attempt.type_name, attempt.message, None),
-        )
+        about |= {"numbers": numbers, "phase": phase, "attempt": attempt.number}
+        error = RecordedFailure(attempt.type_name, attempt.message, None)
+        return self.event(kind, chunk, error=error, **about)
 
     def wrote(
         self, chunk: Chunk, indexes: Sequence[int], update: JournalUpdate, outcome: Outcome[Any]
@@ -186,16 +182,8 @@ class EventFactory:
             yield from self._letters(chunk, update)
 
     def _rolled_back(self, chunk: Chunk, numbers: Sequence[int], attempt: AttemptRecord) -> Event:
-        return self.event(
-            "rolled_back",
-            chunk,
-            numbers=numbers,
-            phase="write",
-            attempt=attempt.number,
-            transaction=self.transactions,
-            committed=False,
-            error=RecordedFailure(attempt.type_name, attempt.message, None),
-        )
+        about: dict[str, Any] = {"transaction": self.transactions, "committed": False}
+        return self._failed("rolled_back", chunk, numbers, "write", attempt, **about)
 
     def committed(
         self,

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from attrs import Factory, define, evolve, field, frozen
+from attrs import Factory, define, field, frozen
 
 from retrytemplate._internal.validation import check_at_least_one, check_int, checked_by
 from retrytemplate.backoff.base import NoBackoff
 from retrytemplate.batch.events import StepListener
 from retrytemplate.batch.journal.repository import JobRepository
 from retrytemplate.batch.readers.iterables import SequenceReader
+from retrytemplate.control.isolation_gate.gate import ProcessGate
 from retrytemplate.testing import VirtualClock
 
 if TYPE_CHECKING:
     from retrytemplate.batch.events import Event
     from retrytemplate.batch.report import Report
-    from retrytemplate.batch.step import ChunkStep
+    from retrytemplate.template import RetryTemplate
 
     Failures = BaseException | Sequence[BaseException]
 
@@ -93,7 +94,7 @@ class TransactionTable(StepListener):
     _outside: list[str] = Factory(list)
 
     def on_event(self, event: Event) -> None:
-        what = _said(event)
+        what = _describe_event(event)
         if event.transaction is None:
             if what:
                 self._outside.append(what)
@@ -118,7 +119,7 @@ class TransactionTable(StepListener):
         return tuple(self.lines)
 
 
-def _said(event: Event) -> str:
+def _describe_event(event: Event) -> str:
     items = ",".join(map(str, event.numbers))
     error = "" if event.error is None else event.error.type_name.rpartition(".")[2]
     return {
@@ -133,7 +134,7 @@ def _said(event: Event) -> str:
 
 @define
 class _Fails:
-    """Raises what the scenario says, attempt by attempt."""
+    """Raises the failures of the scenario, attempt by attempt."""
 
     failures: Mapping[int, Failures]
     _met: dict[int, int] = Factory(dict)
@@ -148,8 +149,14 @@ class _Fails:
             raise planned[met]
 
 
-def explain(step: ChunkStep, scenario: Scenario) -> Explanation:
-    """Run the step's rules on the scenario, with waits that take no time."""
+def explain(
+    run: Callable[..., Report], scenario: Scenario, template: RetryTemplate, *, processes: bool
+) -> Explanation:
+    """Run a step's rules on the scenario, with waits that take no time.
+
+    :param run: runs the step with the settings that are passed.
+    :param processes: whether the step has a processor.
+    """
     if not isinstance(scenario, Scenario):
         raise TypeError(f"scenario must be a Scenario, got {scenario!r}")
     process, write, table = _Fails(scenario.process), _Fails(scenario.write), TransactionTable()
@@ -166,19 +173,19 @@ def explain(step: ChunkStep, scenario: Scenario) -> Explanation:
         TemporaryDirectory() as folder,
         JobRepository(f"sqlite:///{folder}/explain.db") as repository,
     ):
-        report = evolve(
-            step,
+        report = run(
             reader=SequenceReader(range(1, scenario.items + 1)),
-            processor=None if step.processor is None else processor,
+            processor=processor if processes else None,
             writer=writer,
             repository=repository,
             database=None,
-            retry=step.template.with_(clock=VirtualClock()),
+            retry=template.with_(clock=VirtualClock()),
             backoff=NoBackoff(),
+            gate=ProcessGate(),
             key=None,
             concurrency=1,
             outbox=None,
             after_commit=None,
             listeners=(table,),
-        ).run()
+        )
     return Explanation(table.done(), report)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from attrs import asdict, field, frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
-from retrytemplate._internal.validation import checked_by, instance_of
+from retrytemplate._internal.validation import instance_of
 from retrytemplate.batch import validation
-from retrytemplate.batch.engine.effects import FindUnsent, SendOutbox
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.events import error_as_json
+from retrytemplate.batch.journal.message_rows import count_messages
 from retrytemplate.batch.journal.repository import JobRepository
 from retrytemplate.batch.journal.rows import MESSAGE, RUN_HOLD, equal, readable
 from retrytemplate.batch.journal.runs import is_taken
@@ -21,7 +20,7 @@ from retrytemplate.batch.journal.schema import now
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Table
 
@@ -31,14 +30,13 @@ if TYPE_CHECKING:
     from retrytemplate.errors import RecordedFailure
 
 __all__ = [
+    "FindUnsent",
     "Message",
     "Outbox",
+    "SendOutbox",
     "SendReport",
     "UnsentMessage",
     "UnsentMessages",
-    "add",
-    "count",
-    "delete",
     "deliver",
     "unsent",
 ]
@@ -89,7 +87,7 @@ class Outbox:
         made = self.message(item)
         if is_awaitable(made):
             close_unawaited(made)
-            raise MisuseError("the outbox's message has to be awaited: give it a plain function")
+            raise MisuseError("the outbox's message is awaitable; use a synchronous function")
         return made
 
 
@@ -183,7 +181,7 @@ class UnsentMessages:
         :param after: only those behind this ``number``: the next page.
         :param limit: at most this many, at least 1.
         """
-        validation.page(after, limit)
+        validation.check_page(after, limit)
         table = self.repository.tables.messages
         wanted = [*_Filter(step, run).conditions(table), table.c.id > after]
         with self.repository.read_only() as connection:
@@ -193,16 +191,40 @@ class UnsentMessages:
         """The number of messages that wait; the filters are those of ``page``."""
         _Filter(step, run)
         with self.repository.read_only() as connection:
-            return count(connection, self.repository.tables, step=step, run=run)
+            return count_messages(connection, self.repository.tables, step=step, run=run)
 
 
 @frozen
 class _Filter:
     step: str | None = field(validator=validation.text_or_none)
-    run: int | None = field(validator=checked_by(validation.number_or_none))
+    run: int | None = field(validator=validation.number_or_none)
 
     def conditions(self, table: Table) -> list[ColumnElement[bool]]:
         return equal(table, step=self.step, run=self.run)
+
+
+@frozen
+class FindUnsent:
+    """Read messages of a step that wait, the oldest first.  Answer: a list of them, a page at most.
+
+    :param run: those of this run.
+    :param others: True: also those of other runs, unless another process has the run.
+    :param without: runs whose messages are left out.
+    :param after: only messages behind this number.
+    """
+
+    step: str
+    run: int | None
+    others: bool
+    without: Collection[int]
+    after: int
+
+
+@frozen
+class SendOutbox:
+    """Send a message, and delete it.  Answer: the failure, or None."""
+
+    message: UnsentMessage
 
 
 def _select(
@@ -218,17 +240,6 @@ def _message(table: Table, row: StoredRow) -> UnsentMessage:
     values, problem = readable(table, row, MESSAGE, payload=lambda value: value)
     number, identifier = values.pop("id"), values.pop("message_id")
     return UnsentMessage(number=number, id=identifier, problem=problem, **values)
-
-
-def add(
-    connection: Connection, tables: Tables, run: int, step: str, messages: Iterable[str]
-) -> None:
-    """Keep messages in the transaction that writes their items."""
-    rows = [
-        {"message_id": uuid4().hex, "run": run, "step": step, "payload": text} for text in messages
-    ]
-    if rows:
-        connection.execute(tables.messages.insert().values(created=now(connection)), rows)
 
 
 def unsent(connection: Connection, tables: Tables, wanted: FindUnsent) -> list[UnsentMessage]:
@@ -254,24 +265,6 @@ def _taken(connection: Connection, tables: Tables, step: str) -> set[int]:
         )
     ).all()
     return {row.id for row in rows if readable(runs, row._mapping, RUN_HOLD)[1] or is_taken(row)}
-
-
-def count(
-    connection: Connection, tables: Tables, step: str | None = None, run: int | None = None
-) -> int:
-    """How many messages wait."""
-    from sqlalchemy import func, select
-
-    table = tables.messages
-    wanted = _Filter(step, run).conditions(table)
-    counted = select(func.count()).select_from(table).where(*wanted)
-    return connection.execute(counted).scalar_one()
-
-
-def delete(connection: Connection, tables: Tables, message_id: str) -> None:
-    """The message is sent."""
-    table = tables.messages
-    connection.execute(table.delete().where(table.c.message_id == message_id))
 
 
 def deliver(

@@ -13,6 +13,7 @@ from retrytemplate.batch import validation
 from retrytemplate.batch.dead_letters import AuditEntry, LetterFilter, audited
 from retrytemplate.batch.engine.effects import (
     AfterCommit,
+    EnterGate,
     Fatal,
     Process,
     Processed,
@@ -21,12 +22,13 @@ from retrytemplate.batch.engine.effects import (
 )
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.events import error_as_json
-from retrytemplate.batch.journal.letter_rows import change
+from retrytemplate.batch.journal.letter_rows import change_letter
 from retrytemplate.batch.journal.letters import attempts_from, joined, sanitize_text
+from retrytemplate.batch.journal.message_rows import add_messages
 from retrytemplate.batch.journal.rows import LETTER, check, parsed
 from retrytemplate.batch.journal.run import Counts
 from retrytemplate.batch.journal.schema import now
-from retrytemplate.batch.outbox import add, deliver
+from retrytemplate.batch.outbox import deliver
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.history import AttemptRecord
 
@@ -46,7 +48,7 @@ __all__ = ["Ledger", "LetterQuery", "ReplayReport", "ReplayRequest", "find", "re
 
 @frozen(kw_only=True)
 class ReplayReport:
-    """How a replay of dead letters went, by their ids.
+    """Result of a replay of dead letters, by their ids.
 
     :param replayed: their items are written, or filtered, now.
     :param failed: their items failed again; they stay open, with those attempts in their history.
@@ -171,22 +173,22 @@ class Ledger:
         :raises RunLostError: the letter was resolved meanwhile.
         """
         assert request.letter is not None
-        row = _locked(connection, tables, request.letter.id)
+        row = _lock_letter(connection, tables, request.letter.id)
         if row.state != "open":
             raise RunLostError(f"dead letter {row.id} is {row.state} already")
         values = _values(connection, tables.letters, row, request, update)
-        if not change(connection, tables, row, values):
-            raise RunLostError(f"others have decided about dead letter {row.id} meanwhile")
-        add(connection, tables, row.run, row.step, getattr(update, "messages", ()))
+        if not change_letter(connection, tables, row, values):
+            raise RunLostError(f"another process changed dead letter {row.id} during its replay")
+        add_messages(connection, tables, row.run, row.step, getattr(update, "messages", ()))
 
     @staticmethod
-    def applied(connection: Connection, tables: Tables, request: ReplayRequest) -> bool:
+    def is_applied(connection: Connection, tables: Tables, request: ReplayRequest) -> bool:
         """Whether a commit without a result has succeeded."""
         assert request.letter is not None
-        return bool(_locked(connection, tables, request.letter.id).state == "replayed")
+        return bool(_lock_letter(connection, tables, request.letter.id).state == "replayed")
 
 
-def _locked(connection: Connection, tables: Tables, letter: int) -> Any:
+def _lock_letter(connection: Connection, tables: Tables, letter: int) -> Any:
     from sqlalchemy import select
 
     table = tables.letters
@@ -231,6 +233,7 @@ class _Replay:
         self.request.letter = letter
         if not letter.replayable:
             return self.skipped
+        yield EnterGate(exclusive=False)
         try:
             item = self.rules.codec.decode(letter.payload)
         except Exception as exc:  # the other letters are replayed
@@ -276,7 +279,7 @@ class _Replay:
 def replay_steps(
     rules: Rules, request: ReplayRequest, letters: Iterable[ReplayCandidate]
 ) -> Generator[Any, Any, ReplayReport]:
-    """What to do with each letter, for a driver."""
+    """The steps of a replay, for a driver."""
     replay, error = _Replay(rules, request), None
     yield from replay.send()
     for letter in letters:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from attrs import asdict, field, frozen
 
-from retrytemplate._internal.validation import check_at_least_one, checked_by, instance_of
+from retrytemplate._internal.validation import check_at_least_one, instance_of
 from retrytemplate.batch import validation
 from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.errors import JobRepositoryError
@@ -110,11 +110,16 @@ class RunStatus:
         return self.counts.done * (1.0 - self.progress) / self.progress / pace
 
     def as_json(self) -> dict[str, Any]:
-        """The same as JSON values, the counts beside the others."""
+        """The fields as JSON values; the counts are fields of their own."""
         data = asdict(self, recurse=False)
         counts, error = data.pop("counts"), data.pop("error")
-        rate, remaining = self.rate, self.remaining()
-        more = {"error": error_as_json(error), "rate": rate, "remaining": remaining}
+        more = {
+            "claimed_at": data.pop("taken"),
+            "done_before_claim": data.pop("done_before"),
+            "error": error_as_json(error),
+            "rate": self.rate,
+            "remaining_seconds": self.remaining(),
+        }
         return data | asdict(counts) | more
 
 
@@ -122,7 +127,7 @@ class RunStatus:
 class _Wanted:
     step: str | None = field(validator=validation.text_or_none)
     status: Status | None = field(validator=validation.one_of_or_none(*get_args(Status)))
-    before: int | None = field(validator=checked_by(validation.number_or_none))
+    before: int | None = field(validator=validation.number_or_none)
 
     def conditions(self, runs: Table) -> list[ColumnElement[bool]]:
         wanted = equal(runs, step=self.step, status=self.status)
@@ -165,13 +170,13 @@ class Runs:
         :param before: only those that are older than the run of this number: the next page.
         """
         check_at_least_one("limit", limit)
-        validation.number("limit", limit)
+        validation.check_number("limit", limit)
         runs = self.repository.tables.runs
         return self._read(_Wanted(step, status, before).conditions(runs), limit)
 
     def find(self, run_id: int) -> RunStatus | None:
         """The run of this number, or None."""
-        validation.number("run_id", run_id)
+        validation.check_number("run_id", run_id)
         found = self._read([self.repository.tables.runs.c.id == run_id], 1)
         return found[0] if found else None
 
@@ -181,9 +186,9 @@ class Runs:
         runs, messages = self.repository.tables.runs, self.repository.tables.messages
         waiting = select(func.count()).where(messages.c.run == runs.c.id).scalar_subquery()
         with self.repository.read_only() as connection:
-            asked = select(runs, now(connection).label("now"), waiting.label("unsent"))
-            asked = asked.where(*wanted).order_by(runs.c.id.desc()).limit(limit)
-            rows = connection.execute(asked).mappings().all()
+            query = select(runs, now(connection).label("now"), waiting.label("unsent"))
+            query = query.where(*wanted).order_by(runs.c.id.desc()).limit(limit)
+            rows = connection.execute(query).mappings().all()
         return [_status(runs, row) for row in rows]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._internal.validation import check_at_least, check_int, checked_by
 from retrytemplate._internal.values import Value
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["SkipPolicy"]
 
 
-def _limit(name: str, value: Any) -> None:
-    if value is not None:
-        check_int(name, value, 0)
-
-
 def _rate(name: str, value: Any) -> None:
     allowed = "a share between 0 and 1, or None"
     if value is not None:
@@ -35,13 +31,9 @@ def _rate(name: str, value: Any) -> None:
             raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
-def _after(name: str, value: Any) -> None:
-    check_int(name, value, 0)
-
-
 @frozen(eq=False, repr=False)
 class SkipPolicy(Value):
-    """Which failures give an item up instead of ending the run; such an item is dead-lettered.
+    """Selects the failures that dead-letter an item instead of ending the run.
 
     :param on: an exception class, a tuple of them, or a predicate of the exception.
     :param limit: skipped items of a run at most, over all its restarts; None: any number.
@@ -63,9 +55,9 @@ class SkipPolicy(Value):
     """
 
     on: Any = ()
-    limit: int | None = field(default=None, validator=checked_by(_limit))
+    limit: int | None = field(default=None, validator=optional(checked_by(check_int, 0)))
     rate: float | None = field(default=None, validator=checked_by(_rate))
-    after: int = field(default=0, validator=checked_by(_after))
+    after: int = field(default=0, validator=checked_by(check_int, 0))
     not_on: Any = ()
     _covers: Callable[[BaseException], bool] = field(init=False, eq=False)
 

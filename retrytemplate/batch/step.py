@@ -1,4 +1,4 @@
-"""A chunk-oriented step: read, process, write, a transaction a chunk."""
+"""A chunk-oriented step: read, process, write, one transaction per chunk."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate._internal.validation import instance_of
 from retrytemplate._storage.cancellation import run_uninterrupted
+from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate._storage.process_liveness import register_active_worker
 from retrytemplate.backoff.base import Backoff, NoBackoff
-from retrytemplate.batch import outbox, validation
+from retrytemplate.batch import validation
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.engine.fault_search import FAULT_SEARCHES
 from retrytemplate.batch.engine.machine import Machine
 from retrytemplate.batch.engine.rules import Rules
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.journal import runs
+from retrytemplate.batch.journal.message_rows import count_messages
 from retrytemplate.batch.journal.repository import JobRepository
 from retrytemplate.batch.journal.run import RunRequest, StopFlag, encode_parameters
-from retrytemplate.batch.outbox import Outbox, SendReport
+from retrytemplate.batch.outbox import Outbox, SendReport, deliver
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
 from retrytemplate.batch.runner.asynchronous import AsyncDriver
 from retrytemplate.batch.runner.attempts import ROLLBACKS, SAVEPOINTS
 from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat
-from retrytemplate.batch.runner.operations import perform, perform_async
 from retrytemplate.batch.runner.sync import Driver
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.caches.worker_id import worker_name
@@ -44,13 +45,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from typing import Literal
 
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.explain import Explanation, Scenario
     from retrytemplate.batch.journal.run import Run
     from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report, Status
-    from retrytemplate.batch.runner.operations import Operation
     from retrytemplate.batch.runner.transactions import AsyncTransactions, Transactions
+    from retrytemplate.control.isolation_gate.gate import ProcessGate
 
     OnExisting = Literal["resume", "restart", "refuse"]
 
@@ -64,9 +66,10 @@ def _release_frames(error: BaseException) -> None:
         gc.collect()
 
 
-def _check_not_awaited(piece: str, function: Any, twin: str) -> None:
-    if is_async(function):
-        raise MisuseError(f"the {piece} has to be awaited; use {twin}()")
+def _check_not_awaited(twin: str, **components: Any) -> None:
+    for name, function in components.items():
+        if is_async(function):
+            raise MisuseError(f"the {name} is asynchronous; use {twin}()")
 
 
 @frozen(eq=False)
@@ -81,15 +84,15 @@ class ChunkStep:
     :param writer: ``(items, transaction) -> None``; the transaction is a connection of SQLAlchemy.
     :param chunk_size: items a transaction.
     :param repository: the journal.
-    :param database: an engine where the writer writes; None: the repository's own, so that items
-        and journal commit together: exactly once.  With another one a crash between the two commits
-        writes a chunk again: at least once.
-    :param retry: of each item's processing and of each write, or a ``RetryTemplate``, which is
-        taken with all that it has.
+    :param database: an engine where the writer writes; None: the repository's own: exactly once.
+        With another one a crash between the two commits writes a chunk again: at least once.
+    :param retry: policy of each item's processing and of each write, or a ``RetryTemplate``.
     :param backoff: between the attempts; no transaction is open meanwhile.
     :param skip: which failures give an item up, and how many; None: none, a failure ends the run.
     :param max_crashes: crashes of the process while the item is isolated, before it is given up;
         default 2.  With 1 an item may be given up for an effect of earlier items in that process.
+    :param gate: entered by each chunk, exclusively after a crash; None: the process's.  Give a
+        ``HostGate`` to steps in processes that crash together.
     :param key: of an item, for its dead letter; None: its source and number.
     :param codec: keeps items as text: dead letters, and what cannot be read again.
     :param rollback: of a failed attempt to write: of the "transaction", or to a
@@ -154,6 +157,7 @@ class ChunkStep:
         validator=instance_of(SkipPolicy, "a SkipPolicy or None"),
     )
     max_crashes: int = field(default=2, kw_only=True, validator=validation.at_least_one)
+    gate: ProcessGate = field(default=None, kw_only=True, converter=validation.gate)
     key: Callable[[Any], Any] | None = field(default=None, kw_only=True, validator=validation.key)
     codec: Codec = field(factory=JsonCodec, kw_only=True, validator=validation.codec)
     rollback: str = field(
@@ -205,7 +209,7 @@ class ChunkStep:
         return bool(self.reader.seekable or self.reader.journal)
 
     def stop(self) -> None:
-        """Let the run end after the chunk that it is at; from any thread, or a signal handler."""
+        """End the run after its present chunk; callable from any thread or signal handler."""
         self._stop.requested = True
 
     def run(
@@ -219,7 +223,7 @@ class ChunkStep:
             begin again, "refuse".
         :returns: the report; a failure that ended the run is in it, see
             ``Report.raise_for_status``.
-        :raises MisuseError: a component has to be awaited.
+        :raises MisuseError: a component is asynchronous.
         :raises RunInProgressError: another process holds the run.
         :raises RunLostError: another process has taken the run over.
         :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
@@ -320,7 +324,7 @@ class ChunkStep:
         ...     step.send_outbox()
         SendReport(sent=0, unsent=0, error=None)
         """
-        _check_not_awaited("outbox", self._given_outbox().send, "send_outbox_async")
+        _check_not_awaited("send_outbox_async", outbox=self._given_outbox().send)
         return perform(self._send_outbox(self._transactions(), Driver))
 
     async def send_outbox_async(self) -> SendReport:
@@ -349,7 +353,10 @@ class ChunkStep:
         """
         from retrytemplate.batch.explain import explain
 
-        return explain(self, scenario)
+        def run(**settings: Any) -> Report:
+            return evolve(self, **settings).run()
+
+        return explain(run, scenario, self.template, processes=self.processor is not None)
 
     def _run(
         self, request: RunRequest, transactions: Transactions, driver: Any, heartbeat: Any
@@ -364,7 +371,7 @@ class ChunkStep:
         elif self.outbox is not None:
             steps = self._machine(run).send(others=True)
             yield driver(**self._parts(run, transactions)).perform(steps)
-            run.unsent = yield transactions.run_in_transaction(outbox.count, None, run.id)
+            run.unsent = yield transactions.run_in_transaction(count_messages, None, run.id)
         return run.report()
 
     def _run_to_end(self, run: Run, transactions: Transactions, driver: Any) -> Operation[None]:
@@ -383,24 +390,20 @@ class ChunkStep:
         yield transactions.run_in_transaction(runs.end, run, status)
 
     def _replay(
-        self,
-        query: LetterQuery,
-        request: ReplayRequest,
-        transactions: Transactions,
-        driver: Any,
+        self, query: LetterQuery, request: ReplayRequest, transactions: Transactions, driver: Any
     ) -> Operation[ReplayReport]:
         letters = yield transactions.run_in_transaction(find, query)
         # No failure of an item ends it, only a rejection by the template.
         parts = self._parts(request, transactions) | {"is_fatal": lambda _: False}
         steps = replay_steps(self._rules(), request, letters)
         report: ReplayReport = yield driver(**parts).perform(steps)
-        unsent = yield transactions.run_in_transaction(outbox.count, self.name)
+        unsent = yield transactions.run_in_transaction(count_messages, self.name)
         return evolve(report, unsent=unsent)
 
     def _send_outbox(self, transactions: Transactions, driver: Any) -> Operation[SendReport]:
         parts = self._parts(None, transactions)
-        sent, failures = yield driver(**parts).perform(outbox.deliver(self.name))
-        unsent = yield transactions.run_in_transaction(outbox.count, self.name)
+        sent, failures = yield driver(**parts).perform(deliver(self.name))
+        unsent = yield transactions.run_in_transaction(count_messages, self.name)
         error = to_recorded_failure(failures[0]) if failures else None
         return SendReport(sent=sent, unsent=unsent, error=error)
 
@@ -410,10 +413,8 @@ class ChunkStep:
         return self.outbox
 
     def _check_blocking(self, twin: str) -> None:
-        _check_not_awaited("processor", self.processor, twin)
-        _check_not_awaited("writer", self.writer, twin)
-        if self.outbox is not None:
-            _check_not_awaited("outbox", self.outbox.send, twin)
+        send = None if self.outbox is None else self.outbox.send
+        _check_not_awaited(twin, processor=self.processor, writer=self.writer, outbox=send)
         if hasattr(self.database, "sync_engine"):
             raise MisuseError(f"database is an AsyncEngine: use {twin}(), or give an Engine")
 
@@ -452,6 +453,7 @@ class ChunkStep:
             "is_fatal": lambda failure: not self.skip.covers(failure),
             "transactions": transactions,
             "run": run,
+            "gate": self.gate,
             "listeners": self.listeners,
             "after_commit": self.after_commit,
             "outbox": self.outbox,
@@ -468,12 +470,8 @@ class ChunkStep:
             exactly_once=self.exactly_once,
             code_version=self.code_version,
             limits=self.repository.limits,
+            gate_is_open=self.gate.is_open,
         )
-
-    def _has_savepoints(self) -> bool:
-        """Whether a failed part of a transaction can be undone by itself."""
-        known = self.database is None or self.database.dialect.name in SAVEPOINTS
-        return self.rollback != "none" and known
 
     @property
     def template(self) -> RetryTemplate:
@@ -484,6 +482,7 @@ class ChunkStep:
 
     def _rules(self) -> Rules:
         template = self.template
+        known = self.database is None or self.database.dialect.name in SAVEPOINTS
         return Rules(
             chunk_size=self.chunk_size,
             skip=self.skip,
@@ -496,6 +495,6 @@ class ChunkStep:
             outbox=self.outbox,
             after_commit=self.after_commit is not None,
             has_listeners=bool(self.listeners),
-            savepoints=self._has_savepoints(),
+            savepoints=self.rollback != "none" and known,
             may_wait=template.backoff != NoBackoff() or bool(template.guards),
         )

@@ -12,6 +12,7 @@ from retrytemplate._internal.awaitables import is_async, only_generates
 from retrytemplate._internal.validation import checked_by
 from retrytemplate.batch.journal.letters import LONGEST, sanitize_text
 from retrytemplate.batch.skip import SkipPolicy
+from retrytemplate.control.isolation_gate.gate import PROCESS_GATE, ProcessGate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,20 +22,21 @@ if TYPE_CHECKING:
 __all__ = [
     "at_least_one",
     "called",
+    "check_ids",
+    "check_number",
+    "check_page",
     "codec",
     "database",
     "function",
     "function_or_none",
-    "ids",
+    "gate",
     "ids_or_none",
     "key",
     "listeners",
     "name",
-    "number",
     "number_or_none",
     "one_of",
     "one_of_or_none",
-    "page",
     "plain",
     "skip_policy",
     "text_or_none",
@@ -45,82 +47,66 @@ __all__ = [
 BITS = 64  # of an int in a database
 
 
-def _name(name: str, value: Any) -> None:
+def _check_name(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{name} must be a non-empty str, got {value!r}")
     if len(value) > LONGEST:
         raise ValueError(f"{name} must have {LONGEST} characters at most, got {len(value)}")
-    _storable(name, value)
+    _check_storable(name, value)
 
 
-def _storable(name: str, value: str) -> None:
+def _check_storable(name: str, value: str) -> None:
     if sanitize_text(value) != value:
-        raise ValueError(f"{name} must be a text that a database can store, got {value!r}")
+        raise ValueError(f"{name} must be a string that a database can store, got {value!r}")
 
 
-def _text_or_none(name: str, value: Any) -> None:
+def _check_text_or_none(name: str, value: Any) -> None:
     validation.check_text_or_none(name, value)
     if value is not None:
-        _storable(name, value)
+        _check_storable(name, value)
 
 
-def _called(name: str, value: Any, allowed: str = "a function") -> None:
+def _check_callable(name: str, value: Any, allowed: str = "a function") -> None:
     if not callable(value):
         raise TypeError(f"{name} must be {allowed}, got {value!r}")
     if only_generates(value):
         raise TypeError(f"{name} must be {allowed}, got the generator function {value!r}")
 
 
-def _plain(name: str, value: Any, allowed: str = "a function") -> None:
-    _called(name, value, allowed)
+def _check_plain_function(name: str, value: Any, allowed: str = "a function") -> None:
+    _check_callable(name, value, allowed)
     if is_async(value):
-        raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
+        raise TypeError(f"{name} must be a plain function, got the coroutine function {value!r}")
 
 
-def _key(name: str, value: Any) -> None:
-    if value is not None:
-        _plain(name, value, "a function or None")
-
-
-def _function(name: str, value: Any) -> None:
-    _called(name, value)
+def _check_function(name: str, value: Any) -> None:
+    _check_callable(name, value)
     if isinstance(value, type):
         raise TypeError(f"{name} must be a function, got {value!r}")
 
 
-def _function_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        _called(name, value, "a function or None")
-
-
-def number(name: str, value: Any, more: str = "") -> None:
-    """Raise unless the value can be the number of a row."""
+def check_number(name: str, value: Any, more: str = "") -> None:
+    """Raise unless the value is an int of 64 bits."""
     if type(value) is not int:
         raise TypeError(f"{name} must be an int{more}, got {value!r}")
     if not _fits(value):
         raise ValueError(f"{name} must be an int of 64 bits{more}, got {value!r}")
 
 
-def number_or_none(name: str, value: Any) -> None:
-    """Raise unless the value is such a number, or None."""
-    if value is not None:
-        number(name, value, " or None")
-
-
-def page(after: Any, limit: Any) -> None:
-    """Raise unless these can be the last number of a page and the size of the next one."""
+def check_page(after: Any, limit: Any) -> None:
+    """Raise unless *after* is a row number, and *limit* the size of a page."""
     validation.check_int("after", after, 0)
     validation.check_at_least_one("limit", limit)
-    number("after", after)
-    number("limit", limit)
+    check_number("after", after)
+    check_number("limit", limit)
 
 
 def _fits(value: Any) -> bool:
     return bool(value.bit_length() < BITS)
 
 
-def ids(name: str, value: Any, allowed: str = "a sequence of ints") -> None:
-    """Raise unless the value is a list of such numbers, or the like."""
+def check_ids(name: str, value: Any, allowed: str = "a sequence of ints") -> None:
+    """Raise unless the value is a sequence of ints of 64 bits."""
     # Bytes are a sequence of ints, too, and an empty text is one of anything.
     text = isinstance(value, str | bytes | bytearray | memoryview)
     listed = isinstance(value, Sequence) and not text
@@ -129,11 +115,6 @@ def ids(name: str, value: Any, allowed: str = "a sequence of ints") -> None:
     for each in value:
         if not _fits(each):
             raise ValueError(f"{name} must be ints of 64 bits, got {each!r}")
-
-
-def _ids_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        ids(name, value, "a sequence of ints or None")
 
 
 def one_of(*words: str, more: str = "") -> Validator:
@@ -157,11 +138,7 @@ def tuple_of(value: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _codec(name: str, value: Any) -> None:
-    validation.check_methods(name, value, "encode", "decode")
-
-
-def _listeners(name: str, value: Any) -> None:
+def _check_listeners(name: str, value: Any) -> None:
     for each in value:
         validation.check_methods(name, each, "on_event")
 
@@ -171,20 +148,29 @@ def skip_policy(value: Any) -> Any:
     return SkipPolicy() if value is None else value
 
 
-def _database(name: str, value: Any) -> None:
+def gate(value: Any) -> Any:
+    """The gate; None is that of the process."""
+    made = PROCESS_GATE if value is None else value
+    if not isinstance(made, ProcessGate):
+        raise TypeError(f"gate must be a ProcessGate, a HostGate or None, got {value!r}")
+    return made
+
+
+def _check_database(name: str, value: Any) -> None:
     if value is not None and not (hasattr(value, "connect") and hasattr(value, "dialect")):
         raise TypeError(f"{name} must be an engine of sqlalchemy or None, got {value!r}")
 
 
-name = checked_by(_name)
-called = checked_by(_called)
-plain = checked_by(_plain)
-function = checked_by(_function)
-function_or_none = checked_by(_function_or_none)
-codec = checked_by(_codec)
-listeners = checked_by(_listeners)
-database = checked_by(_database)
+name = checked_by(_check_name)
+called = checked_by(_check_callable)
+plain = checked_by(_check_plain_function)
+function = checked_by(_check_function)
+function_or_none = optional(checked_by(_check_callable, "a function or None"))
+codec = checked_by(validation.check_methods, "encode", "decode")
+listeners = checked_by(_check_listeners)
+database = checked_by(_check_database)
 at_least_one = checked_by(validation.check_at_least_one)
-text_or_none = checked_by(_text_or_none)
-key = checked_by(_key)
-ids_or_none = checked_by(_ids_or_none)
+text_or_none = checked_by(_check_text_or_none)
+key = optional(checked_by(_check_plain_function, "a function or None"))
+ids_or_none = optional(checked_by(check_ids, "a sequence of ints or None"))
+number_or_none = optional(checked_by(check_number, " or None"))

@@ -151,12 +151,17 @@ class AsyncRetryContextCache(Protocol):
 
 
 def in_progress(
-    key: str, worker: str | None, lease_until: float | None = None
+    key: str,
+    worker: str | None,
+    lease_until: float | None = None,
+    process: str | None = None,
 ) -> AttemptInProgressError:
     """Another worker holds the key."""
-    return AttemptInProgressError(
+    error = AttemptInProgressError(
         f"{key!r} is being worked on by {worker}", worker=worker, lease_until=lease_until
     )
+    error.process = process
+    return error
 
 
 def completed(key: str) -> AlreadyCompletedError:

@@ -39,7 +39,7 @@ class InProcessClaims(ABC):
 
     def __init__(self, redact: Any) -> None:
         if redact is not None and (not callable(redact) or is_async(redact)):
-            raise TypeError(f"redact must be a function of a text or None, got {redact!r}")
+            raise TypeError(f"redact must be a function of a string or None, got {redact!r}")
         self.redact = redact
         self._claims: dict[str, Claim] = {}
         self._fences = count(1)

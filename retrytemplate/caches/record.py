@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import dropwhile
 from os.path import dirname, join
 from traceback import StackSummary, TracebackException
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
 from retrytemplate._internal.failure_text import summary
+from retrytemplate._internal.values import Value
 from retrytemplate.errors import CacheUnavailableError, RecordedFailure
-from retrytemplate.history import AttemptRecord
+from retrytemplate.history import AttemptRecord, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +43,9 @@ PACKAGE = join(dirname(dirname(__file__)), "")
 DEMO = join(PACKAGE, "demo", "")
 NO_TRACEBACK = "<no traceback: format_exception failed>"
 
-Phase = Literal["idle", "attempting", "recovering", "done"]
 
-
-@frozen
-class Record:
+@frozen(eq=False, repr=False)
+class Record(Value):
     """A stored context: counts, text and JSON values; no live object.
 
     ``failures`` counts failed attempts, ``attempts`` those that began (of a shared record: in the

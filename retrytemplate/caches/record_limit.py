@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retrytemplate.caches.record import Record
-    from retrytemplate.history import AttemptRecord
 
 __all__ = ["RECORD_LIMIT", "check_record_limit", "truncate_to_limit"]
 
@@ -63,19 +62,13 @@ def _truncation_steps(record: Record) -> Iterator[Record]:
     for field, rest in (("traceback", _only_a_mark), ("message", _in_short)):
         for place, attempt in enumerate(history):
             left: Any = {field: rest(getattr(attempt, field))}
-            history = _with(history, place, evolve(attempt, **left))
+            history = (*history[:place], evolve(attempt, **left), *history[place + 1 :])
             yield evolve(record, history=history)
     last = _failure_in_short(record.last)
     yield evolve(record, history=history, last=last)
     if last is not None:
         last = RecordedFailure(last.type_name, last.message)
     yield evolve(record, history=history[-1:], last=last)
-
-
-def _with(
-    history: tuple[AttemptRecord, ...], place: int, attempt: AttemptRecord
-) -> tuple[AttemptRecord, ...]:
-    return (*history[:place], attempt, *history[place + 1 :])
 
 
 def _only_a_mark(traceback: str) -> str:

@@ -8,8 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, get_args
 
 from retrytemplate._internal.values import MAX_STORED_INT
-from retrytemplate.caches.record import Phase, Record, from_json
-from retrytemplate.errors import CacheUnavailableError
+from retrytemplate.history import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,12 +30,10 @@ __all__ = [
     "TIME",
     "check",
     "check_all",
-    "damaged",
     "fault",
     "loads",
     "objects",
     "or_null",
-    "parsed",
 ]
 
 
@@ -71,7 +68,7 @@ FORMAT_NUMBER: Field = (lambda value: type(value) is int and value >= 1, "an int
 LIST: Field = (lambda value: isinstance(value, list), "a list")
 OBJECT: Field = (lambda value: isinstance(value, dict), "a JSON object")
 PHASE: Field = (lambda value: value in PHASES, f"one of {', '.join(PHASES)}")
-TEXT: Field = (lambda value: isinstance(value, str), "a text")
+TEXT: Field = (lambda value: isinstance(value, str), "a string")
 TIME: Field = (_is_time, "a finite number")
 
 RECORD: Mapping[str, Field] = {
@@ -116,7 +113,7 @@ def loads(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     :raises ValueError: it is not JSON, or has a number that is not finite.
-    :raises TypeError: it is not a text.
+    :raises TypeError: it is not a string.
     """
     return json.loads(text, parse_constant=_finite, parse_float=_finite)
 
@@ -146,7 +143,7 @@ def fault(
     """The first fault: a missing or unknown field, or a value that is not valid; None: no fault.
 
     >>> fault("", {"text": 17}, {"text": TEXT}, ["text"])
-    'text must be a text, got 17'
+    'text must be a string, got 17'
     """
     for name in needed:
         if name not in data:
@@ -182,30 +179,3 @@ def _misfit(name: str, value: Any, field: Field) -> str | None:
 def _raise(why: str | None) -> None:
     if why is not None:
         raise ValueError(why)
-
-
-COLUMNS: Mapping[str, Field] = {
-    "phase": TEXT,
-    "fence": SERIAL,
-    "worker": or_null(TEXT),
-    "lost": or_null(TEXT),
-    "lease_until": or_null(TIME),
-    "updated": or_null(TIME),
-    "expires": or_null(TIME),
-    "now": TIME,
-}
-"""The columns of a store beside the record."""
-
-
-def parsed(key: str, text: str | bytes) -> Record:
-    """The record that the store has under a key."""
-    try:
-        return from_json(loads(text))
-    except (CacheUnavailableError, TypeError, ValueError, RecursionError) as exc:
-        raise CacheUnavailableError(f"the record under {key!r} cannot be read: {exc}") from exc
-
-
-def damaged(key: str, **columns: Any) -> CacheUnavailableError | None:
-    """The error about a column that is not valid; None: all are valid."""
-    why = fault("", columns, COLUMNS, ())
-    return None if why is None else CacheUnavailableError(f"{key!r} cannot be read: {why}")

@@ -28,7 +28,7 @@ def load() -> None:
     A template and a cache in memory call this when they are made.  Imported with the first failure,
     a module would be incomplete for a signal handler that interrupts its import.
     """
-    from retrytemplate.caches import bounded, record, record_limit, record_schema  # noqa: F401
+    from retrytemplate.caches import bounded, record, record_limit, record_schema  # noqa: F401  # loads them
 
 
 def snapshot(
@@ -124,7 +124,7 @@ def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> 
 
 
 def mutable_state(context: RetryContext) -> Any:
-    """What changes of a context besides failures and the policy's state."""
+    """A copy of the mutable state of a context, without failures and the policy's state."""
     from retrytemplate.caches.record import json_copy
 
     # A deep copy: what changes in place inside an attribute counts, too.
@@ -138,7 +138,7 @@ def mutable_state(context: RetryContext) -> Any:
 
 
 def restore(context: RetryContext, record: Record) -> None:
-    """Give a new execution's context what its key remembers."""
+    """Restore the context of a new execution from the record of its key."""
     refresh(context, record)
     context.name = record.name
     context._backoff_state = record.backoff_state

@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from itertools import count
 
-__all__ = ["host_name", "next_number", "parse_worker_id", "worker_name"]
+__all__ = ["host_name", "is_exclusive", "next_number", "parse_worker_id", "worker_name"]
 
 
 @lru_cache
@@ -19,17 +19,31 @@ def host_name() -> str:
 
 # Of a process; int() cannot read any number of them.
 MOST_DIGITS = 19
+EXCLUSIVE = "!"
 
 next_number = count(1).__next__
 _worker_prefix = ""
 
 
-def worker_name(number: int | None = None) -> str:
+def worker_name(number: int | None = None, *, exclusive: bool = False) -> str:
     """A unique name for one execution: machine, process, number.
 
     :param number: of ``next_number()``; None: the next one.
+    :param exclusive: whether to mark the name: its attempts are exclusive.
     """
-    return f"{_worker_prefix or _make_worker_prefix()}{next_number() if number is None else number}"
+    if number is None:
+        number = next_number()
+    mark = EXCLUSIVE if exclusive else ""
+    return f"{_worker_prefix or _make_worker_prefix()}{number}{mark}"
+
+
+def is_exclusive(worker: str) -> bool:
+    """Whether the name is marked as that of exclusive attempts.
+
+    >>> is_exclusive("host-3:4711:17!"), is_exclusive("host-3:4711:17")
+    (True, False)
+    """
+    return worker.endswith(EXCLUSIVE)
 
 
 def parse_worker_id(worker: str) -> tuple[str, int | None]:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
     from typing import TypeGuard
 
+    # Whether a rule matched, and the value; and a generator that computes it from further steps.
+    Answer = tuple[bool, Any]
+    Steps = Generator["Steps", Answer, Answer]
+
 __all__ = [
     "KNOWN_RETRYABLE_TYPES",
     "ExceptionClassifier",
@@ -26,12 +30,6 @@ __all__ = [
     "iter_leaf_exceptions",
     "safe_getattr",
 ]
-
-
-if TYPE_CHECKING:
-    # Whether a rule matched, and the value; and a generator that computes it from further steps.
-    Answer = tuple[bool, Any]
-    Steps = Generator["Steps", Answer, Answer]
 
 
 def iter_causes(exc: BaseException | None) -> Iterator[BaseException]:

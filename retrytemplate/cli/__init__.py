@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from retrytemplate._internal.formatting import printable
 from retrytemplate._internal.suggestions import did_you_mean
-from retrytemplate.cli.commands import breaker, context, demo, dlq, outbox, simulate
+from retrytemplate.cli.commands import breaker, context, demo, dlq, outbox, queue, simulate
 from retrytemplate.cli.commands.batch import commands as batch
 from retrytemplate.cli.commands.switch import commands as switch
 from retrytemplate.cli.errors import CommandFailed, UsageError
@@ -79,6 +79,7 @@ VERBS: Mapping[str, Verb] = {
     "demo": demo,
     "dlq": dlq,
     "outbox": outbox,
+    "queue": queue,
     "simulate": simulate,
     "switch": switch,
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
-from math import inf, isfinite, nan
-from typing import TYPE_CHECKING, Any, NoReturn
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli.errors import UsageError
 
@@ -78,7 +78,7 @@ def add_step(parser: ArgumentParser, awaited: str) -> None:
 def text(given: str) -> str:
     """Read an argument that must not be empty."""
     if not given:
-        raise ArgumentTypeError("must be a text that is not empty")
+        raise ArgumentTypeError("must be a non-empty string")
     return given
 
 
@@ -87,7 +87,7 @@ def stored_text(given: str) -> str:
     from retrytemplate.batch.journal.letters import sanitize_text
 
     if sanitize_text(text(given)) != given:
-        raise ArgumentTypeError(f"must be a text that a database can store, got {given!r}")
+        raise ArgumentTypeError(f"must be a string that a database can store, got {given!r}")
     return given
 
 
@@ -122,9 +122,15 @@ def whole_number(most: int, least: int = 1) -> Callable[[str], int]:
 row_number = whole_number(2**63 - 1)
 
 
-def add_limit(parser: ArgumentParser, what: str) -> None:
-    """Add ``--limit``, the largest number of rows of a page."""
-    parser.add_argument(
+def add_limit(parser: ArgumentParser, what: str, *, after: str | None = None) -> None:
+    """Add ``--limit``, the largest number of rows of a page.
+
+    :param after: adds ``--after``, the number of the row before the page, with this name.
+    """
+    add = parser.add_argument
+    if after is not None:
+        add("--after", type=row_number, default=0, metavar=after, help="the next page")
+    add(
         "--limit",
         type=whole_number(10_000),
         default=50,
@@ -157,18 +163,9 @@ def json_or_text(given: str) -> Any:
     >>> json_or_text("17"), json_or_text("order-17"), json_or_text('"17"')
     (17, 'order-17', '17')
     """
-    import json
+    from retrytemplate.caches.record_schema import loads
 
     try:
-        return json.loads(given, parse_constant=_no_json, parse_float=_finite)
+        return loads(given)
     except ValueError:
         return given
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if isfinite(number) else _no_json(text)
-
-
-def _no_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

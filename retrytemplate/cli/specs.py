@@ -48,10 +48,15 @@ __all__ = [
 
 @frozen
 class Setting:
-    """How the text of a setting is parsed, and its allowed values in words."""
+    """Parser and allowed values of a setting.
+
+    :param allowed: in the form of a command line.
+    :param words: in the words of an error message.
+    """
 
     read: Callable[[str], Any]
     allowed: str
+    words: str
 
 
 @frozen
@@ -70,10 +75,11 @@ def _jitter(text: str) -> str | None:
     return None if text == "none" else text
 
 
-WHOLE = Setting(int, "N")
-SECONDS = Setting(float, "SECONDS")
-NUMBER = Setting(float, "NUMBER")
-JITTER = Setting(_jitter, "|".join(each or "none" for each in JITTERS))
+WHOLE = Setting(int, "N", "an integer of at least 1")
+SECONDS = Setting(float, "SECONDS", "a number of seconds")
+NUMBER = Setting(float, "NUMBER", "a number")
+JITTER_NAMES = [each or "none" for each in JITTERS]
+JITTER = Setting(_jitter, "|".join(JITTER_NAMES), " or ".join(JITTER_NAMES))
 
 POLICIES = {
     "simple": Kind(SimpleRetryPolicy, {"max_attempts": WHOLE}),
@@ -162,7 +168,7 @@ def _parse_settings(what: str, text: str, kind: Kind) -> dict[str, Any]:
         try:
             given[name] = setting.read(value)
         except ValueError:
-            raise UsageError(f"{what}: {name} must be {setting.allowed}, got {value!r}") from None
+            raise UsageError(f"{what}: {name} must be {setting.words}, got {value!r}") from None
     missing = [name for name in kind.required if name not in given]
     if missing:
         raise UsageError(f"{what} needs {' and '.join(missing)}; allowed: {kind}")

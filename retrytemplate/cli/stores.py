@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentParser
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -14,23 +14,28 @@ from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from retrytemplate.backends.inspection import ContextInspector
-    from retrytemplate.batch import JobRepository
+    from retrytemplate.batch import JobRepository, Runs, RunStatus
+    from retrytemplate.workers import JobQueue
 
 __all__ = [
     "REDIS",
     "SQL",
     "STORE_VARIABLE",
+    "check_run_filter",
+    "find_run",
     "journal_options",
     "mask_error",
     "mask_passwords",
     "open_entries",
     "open_journal",
+    "open_queue",
     "option_error",
     "options",
     "parse_store_url",
+    "queue_options",
     "store_url",
 ]
 
@@ -91,7 +96,7 @@ def store_url(args: Namespace, allowed: str = ALLOWED) -> str:
     """The URL of the arguments or of the environment."""
     url: str | None = args.store or os.environ.get(STORE_VARIABLE)
     if not url:
-        raise UsageError(f"--store: a URL is needed, here or as {STORE_VARIABLE}: one {allowed}")
+        raise UsageError(f"pass --store or set {STORE_VARIABLE}: a URL {allowed}")
     return url
 
 
@@ -118,20 +123,21 @@ def parse_store_url(url: str) -> tuple[str, str]:
     """
     found = SCHEME.match(url)
     if found is None:
-        raise UsageError(f"--store: this is no URL; one {ALLOWED}")
+        raise UsageError(f"--store must be a URL {ALLOWED}")
     scheme = found[1].lower()
     if scheme in SQL_SCHEMES:
         # The URL may name the driver of an asynchronous service; the command is synchronous.
         return SQL, url.replace(found[2], "", 1) if found[2] in ASYNC_DRIVERS else url
     if scheme in REDIS_SCHEMES:
         return REDIS, scheme + url[len(scheme) :]
-    raise UsageError(f"--store: a URL {ALLOWED}, got one of {found[1]!r}")
+    raise UsageError(f"--store must be a URL {ALLOWED}, got scheme {found[1]!r}")
 
 
 def option_error(error: Exception, url: str) -> UsageError:
     """The error of an invalid URL or prefix, with the name of its option."""
-    option = "--store-prefix" if str(error).startswith("prefix") else "--store"
-    return UsageError(f"{option}: {mask_error(error, url)}")
+    name, _, rest = mask_error(error, url).partition(" ")
+    option = {"url": "--store", "prefix": "--store-prefix"}.get(name)
+    return UsageError(f"{option} {rest}" if option else f"--store: {name} {rest}")
 
 
 def mask_passwords(text: str) -> str:
@@ -181,3 +187,63 @@ def open_journal(args: Namespace) -> Iterator[JobRepository]:
         raise CommandFailed(mask_error(error, url)) from None
     finally:
         repository.close()
+
+
+def check_run_filter(args: Namespace, repository: JobRepository) -> None:
+    """Check that the run of the option ``--run`` exists, if it is given.
+
+    :raises CommandFailed: the repository has no such run.
+    """
+    from retrytemplate.batch import Runs
+
+    run_id = getattr(args, "of_run", None)
+    if run_id is not None:
+        find_run(Runs(repository), run_id)
+
+
+def find_run(runs: Runs, run_id: int) -> RunStatus:
+    """The run of this number.
+
+    :raises CommandFailed: the repository has no such run.
+    """
+    found = runs.find(run_id)
+    if found is None:
+        raise CommandFailed(f"there is no run {run_id}")
+    return found
+
+
+def queue_options() -> ArgumentParser:
+    """The options that name a job queue, for the parsers of verbs."""
+    parser = options("queue", "its job queue")
+    parser.add_argument(
+        "--queue", default="jobs", metavar="NAME", help="its name (default: %(default)s)"
+    )
+    return parser
+
+
+@asynccontextmanager
+async def open_queue(args: Namespace) -> AsyncIterator[JobQueue]:
+    """The job queue that the arguments name; no table is created.
+
+    :raises UsageError: the URL is missing or not valid.
+    :raises CommandFailed: the database cannot be reached, or its tables are missing.
+    """
+    from retrytemplate._storage.sql_engine import missing_file
+    from retrytemplate.workers import JobQueue, JobQueueError
+
+    url = store_url(args, JOURNAL_URLS)
+    try:
+        jobs = JobQueue(url, args.queue, args.store_prefix)
+    except (TypeError, ValueError) as error:
+        raise option_error(error, url) from None
+    missing = missing_file(jobs.database.engine.url)
+    if missing:
+        raise CommandFailed(f"there is no file {missing}")
+    try:
+        if not await jobs.perform("open", jobs.tables.found()):
+            raise CommandFailed(f"the database has no tables {jobs.prefix}_*")
+        yield jobs
+    except JobQueueError as error:
+        raise CommandFailed(mask_error(error, url)) from None
+    finally:
+        await jobs.close()

@@ -118,7 +118,7 @@ class Screen:
     def _attempt(self, attempt: AttemptRecord) -> None:
         took = "" if attempt.duration is None else f", took {attempt.duration:.3f} s"
         ended = "" if attempt.ended is None else f", ended {format_moment(attempt.ended)}"
-        place = f", {attempt.host} process {attempt.process}" if attempt.host else ""
+        place = f" on host {attempt.host}, process {attempt.process}" if attempt.host else ""
         self.say(f"attempt {attempt.number}{ended}{took}{place}", style="bold")
         text = attempt.traceback or with_text(attempt.type_name, attempt.message)
         for line in text.expandtabs().splitlines():
@@ -127,7 +127,7 @@ class Screen:
 
 @frozen(kw_only=True)
 class Listing(Generic[T]):
-    """How a page of items is printed: as a table, or as JSON.
+    """Format of a page of items: as a table, or as JSON.
 
     :param items: their name in the JSON.
     :param numbers: the heads of the columns that are aligned to the right.

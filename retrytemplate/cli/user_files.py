@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -29,6 +30,7 @@ __all__ = ["load_object", "open_step", "parse_parameters", "run_step"]
 
 
 # Frames that are left out of tracebacks of the user's code.
+ON_EXISTING = re.compile(r"on_existing='(\w+)'")
 OWN_FILES = (__file__, "<frozen importlib")
 
 
@@ -69,7 +71,7 @@ def _run(path: Path) -> ModuleType:
     name = path.stem if path.stem not in sys.modules else f"job_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
+        raise UsageError(f"{path} is not a Python file")
     module = module_from_spec(spec)
     sys.modules[name] = module  # classes look their module up there
     with _report_errors(str(path)):
@@ -134,10 +136,10 @@ def run_step(
     *,
     asynchronous: bool,
 ) -> T:
-    """The result of a method of the step, or of its asynchronous twin.
+    """Call a method of the step, or its asynchronous variant, and return the result.
 
-    :param asynchronous: always call the asynchronous twin; by default it is called if a component
-        of the step is a coroutine function.
+    :param asynchronous: True: always the asynchronous variant; False: only if a component is a
+        coroutine function or the database is an ``AsyncEngine``.
     :raises UsageError: the step cannot run in this mode.
     :raises CommandFailed: the step fails.
     """
@@ -149,7 +151,7 @@ def run_step(
         hint = "; for this command: --async" if "_async()" in str(error) else ""
         raise UsageError(f"{error}{hint}") from None
     except RetryError as error:
-        raise CommandFailed(str(error)) from None
+        raise CommandFailed(ON_EXISTING.sub(r"--on-existing \1", str(error))) from None
 
 
 def _needs_async(step: ChunkStep) -> bool:

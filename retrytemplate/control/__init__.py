@@ -43,6 +43,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
             "Operation OperationReplayed OperationResult OperationUnknown OperationUnrecorded"
         ),
         "retrytemplate.control.idempotency.operations": "IdempotentExecution Operations",
+        "retrytemplate.control.isolation_gate.gate": "GateEntry GateSnapshot HostGate ProcessGate",
         "retrytemplate.control.langgraph.nodes": (
             "with_breaker with_bulkhead with_retry with_switch with_timeout"
         ),

@@ -65,6 +65,10 @@ from retrytemplate.control.idempotency.operation import OperationUnknown as Oper
 from retrytemplate.control.idempotency.operation import OperationUnrecorded as OperationUnrecorded
 from retrytemplate.control.idempotency.operations import IdempotentExecution as IdempotentExecution
 from retrytemplate.control.idempotency.operations import Operations as Operations
+from retrytemplate.control.isolation_gate.gate import GateEntry as GateEntry
+from retrytemplate.control.isolation_gate.gate import GateSnapshot as GateSnapshot
+from retrytemplate.control.isolation_gate.gate import HostGate as HostGate
+from retrytemplate.control.isolation_gate.gate import ProcessGate as ProcessGate
 from retrytemplate.control.langgraph.nodes import with_breaker as with_breaker
 from retrytemplate.control.langgraph.nodes import with_bulkhead as with_bulkhead
 from retrytemplate.control.langgraph.nodes import with_retry as with_retry

@@ -1,27 +1,27 @@
-"""The guards of what is around a call: they are asked before whatever is made in its place."""
+"""Guards of the enclosing strategies, checked before hedges, fallbacks and queued calls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import retrytemplate._engine.context as _context
-from retrytemplate._engine.context import (
+from retrytemplate._engine import frames as _frames
+from retrytemplate._engine.context import current_context
+from retrytemplate._engine.deadline import with_inherited_guards
+from retrytemplate._engine.frames import (
     CURRENT,
     DEADLINE,
     OUTER,
-    current_context,
     enclosing_frame,
     exit_frame,
     reset_frame,
 )
-from retrytemplate._engine.deadline import with_inherited_guards
 from retrytemplate._engine.plan import admit_hook
 from retrytemplate._internal.awaitables import is_awaitable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.context import ExecutionFrame
+    from retrytemplate._engine.frames import ExecutionFrame
 
 __all__ = [
     "check_enclosing_guards",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def check_enclosing_guards() -> None:
-    """Ask each of them about one more call.
+    """Check the enclosing guards before a call.
 
     :raises Rejected: one does not let it pass.
     """
@@ -41,7 +41,7 @@ def check_enclosing_guards() -> None:
 
 
 async def check_enclosing_guards_async() -> None:
-    """The same where nothing may block."""
+    """Check the enclosing guards before an asynchronous call."""
     for guard in _enclosing_guards():
         answer = admit_hook(guard)(current_context())
         if is_awaitable(answer):
@@ -86,7 +86,7 @@ async def run_under_guard_async(guard: Any, fn: Callable[..., Any], args: Any, k
 
 
 def _frame(guard: Any) -> ExecutionFrame:
-    _context.any_deadline_entered = (
+    _frames.any_deadline_entered = (
         True  # there is something to look for, as where a deadline is entered
     )
     outer = enclosing_frame()

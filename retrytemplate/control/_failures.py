@@ -1,4 +1,4 @@
-"""The failure of several calls, where one was wanted: the first one's, with the others on it."""
+"""The combined failure of several calls: the first one, with the others in its notes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def combine_failures(
     for name, other in others:
         set_note(first, f"{name} failed, too: {summary(other)}")
         causes.append(other)
-    told = [each for each in causes if each is not None and each is not first]
-    if told:
+    listed = [each for each in causes if each is not None and each is not first]
+    if listed:
         with suppress(Exception):  # an exception that takes no attributes goes without
-            first.__cause__ = BaseExceptionGroup(f"{who} failed, too", told)
+            first.__cause__ = BaseExceptionGroup(f"{who} failed, too", listed)
     return first

@@ -15,7 +15,7 @@ __all__ = ["HasListeners", "Observed"]
 
 @frozen(eq=False)
 class HasListeners:
-    """Gives the setting ``listeners``."""
+    """Adds the setting ``listeners``."""
 
     listeners: tuple[Any, ...] = field(
         default=(),
@@ -28,7 +28,7 @@ class HasListeners:
 
 @frozen(eq=False)
 class Observed(HasListeners):
-    """Gives the settings ``listeners`` and ``clock``."""
+    """Adds the settings ``listeners`` and ``clock``."""
 
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False

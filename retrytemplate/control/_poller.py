@@ -1,4 +1,4 @@
-"""The thread that looks at a store when no call does."""
+"""Background thread that polls a store."""
 
 from __future__ import annotations
 
@@ -65,12 +65,16 @@ class BackgroundPoller:
         try:
             thread.start()
         except RuntimeError:  # the program ends, or there are too many
-            LOG.warning("no thread can be started to look at the store", exc_info=True)
+            LOG.warning(
+                "cannot start the background polling thread %s; the next call tries again",
+                self._name,
+                exc_info=True,
+            )
         else:
             self._thread = thread
 
     def wake(self) -> None:
-        """Let it look now."""
+        """Poll now."""
         self.ensure_running()
         if self._calls.empty():
             self._calls.put(None)
@@ -94,5 +98,5 @@ class BackgroundPoller:
             try:
                 goes_on = poll()
             except Exception:
-                LOG.exception("a look at the store failed; the next one may not")
+                LOG.exception("polling the store failed; next poll in %g s", self._period)
             del poll  # and with it the hold on its object

@@ -1,4 +1,4 @@
-"""Whether an exception counts: the rules of a policy, for those who ask about one call."""
+"""Predicates of exceptions: the rules of a policy, applied to one call."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ def exception_predicate(
 def terminal_error(
     matches: Callable[[BaseException], Any], failure: BaseException
 ) -> BaseException | None:
-    """What a call ends with that has failed so: the failure, or what a predicate raised over it.
-    None if the predicate covers the failure: the call continues."""
+    """The error of a call after a failure: the failure, or the exception of the predicate.
+
+    None: the predicate covers the failure, and the call continues.
+    """
     try:
         return None if matches(failure) else failure
     except Exception as exc:
@@ -63,14 +65,14 @@ def terminal_error(
 
 
 def _cancellations() -> Iterator[type[BaseException]]:
-    """What tasks are cancelled with, where they are there."""
+    """The exceptions of cancelled tasks, of the loaded libraries."""
     for module, name in (("asyncio.exceptions", "CancelledError"), ("trio", "Cancelled")):
         if module in sys.modules:
             yield getattr(sys.modules[module], name)
 
 
 def without_cancellation(exc: BaseException | None) -> BaseException | None:
-    """What is left of an error when one takes the cancellation out of it."""
+    """The error without the cancellations in it; None if nothing else is left."""
     kinds = tuple(_cancellations())
     if isinstance(exc, kinds):
         return None
@@ -97,4 +99,4 @@ def counted_failure(exc: BaseException) -> BaseException | None:
     deadline = Deadline.current()
     if deadline is None or not deadline.expired() or without_cancellation(exc) is not None:
         return None
-    return deadline.error("the time was over before there was an answer")
+    return deadline.error("the time limit expired before the call returned")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     S = TypeVar("S", covariant=True)
 
     class AsyncCall(Protocol[S]):
-        """``call_async`` of a strategy: the result of the function, or a substitute for it."""
+        """Type of ``call_async``: it returns the function's result or a substitute."""
 
         @overload
         async def __call__(
@@ -78,7 +78,7 @@ class Strategy(Protocol):
 
 
 class StrategyBase:
-    """Gives ``wrap`` to what has ``call`` and ``call_async``."""
+    """Provides ``wrap`` to a strategy with ``call`` and ``call_async``."""
 
     __slots__ = ()
 
@@ -95,11 +95,11 @@ class StrategyBase:
     # unbounded.
 
     def describe(self) -> str:
-        """What the strategy does to a call, with its numbers."""
+        """The effect of the strategy on a call, with its numbers."""
         return repr(self)
 
     def max_calls(self) -> float:
-        """How often one call of the strategy calls the function, at most."""
+        """The maximum number of calls of the function in one call of the strategy."""
         return 1
 
     def worst_case(self, inside: float, call: float, late: float) -> float:
@@ -118,7 +118,7 @@ class StrategyBase:
         if kind == "coroutine function":
             return self._coroutine(fn)
         raise TypeError(
-            f"wrap() takes no {kind}, got {fn!r}: wrap the function that goes through it"
+            f"wrap() takes a function, got the {kind} {fn!r}; wrap the function that iterates it"
         )
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,13 +146,13 @@ def apply(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 async def apply_async(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call the function, and await what it returns if need be."""
+    """Call the function, and await its result if it is awaitable."""
     value = fn(*args, **kwargs)
     return await value if is_awaitable(value) else value
 
 
 def immutable(**instead: str) -> Callable[[type[C]], type[C]]:
-    """For a frozen class: say what to do where a setting is assigned.
+    """Raise an error with the alternative when a setting of a frozen class is assigned.
 
     :param instead: for the name of a setting, how it is changed.
     """
@@ -175,4 +175,4 @@ def reject_awaitable(value: Any, fn: Any) -> None:
     """Raise if the result of a function is an awaitable: it would never be awaited."""
     if is_awaitable(value):
         close_unawaited(value)
-        raise MisuseError(f"{fn!r} gives what must be awaited: use call_async()")
+        raise MisuseError(f"{fn!r} returned an awaitable; use call_async()")

@@ -37,7 +37,7 @@ async def run_in_thread(fn: Callable[..., T], /, *args: object) -> T:
 
 
 async def run_in_thread_shielded(fn: Callable[..., T], /, *args: object) -> T:
-    """The same for what has to be said in any case: it is begun in a task that is cancelled, too.
+    """The same for a step that must run in any case: it starts in a cancelled task, too.
 
     >>> import asyncio
     >>> asyncio.run(run_in_thread_shielded(int, "17"))

@@ -30,7 +30,7 @@ __all__ = [
 
 
 LOG = logging.getLogger("retrytemplate.control")
-FAILED_LISTENER = "%r failed; the call continues"
+FAILED_LISTENER = "the listener %r raised an exception, which is ignored"
 
 
 @frozen(kw_only=True)
@@ -51,9 +51,11 @@ class CallRejected(ControlEvent):
 
 
 class ControlListener:
-    """Receives the events of a control object, after they happened, in the calling thread.
+    """Listener for the events of a strategy, called after each event.
 
-    What it raises is logged, and the call continues.  No lock is held meanwhile.
+    It is called in the thread that caused the event: a caller's or a background poller's.  An
+    exception of a listener is logged and does not affect the call.  No lock is held while a
+    listener runs.
 
     >>> class Watch(ControlListener):
     ...     def on_event(self, event):
@@ -76,7 +78,7 @@ def check_listeners(name: str, value: Any) -> None:
     for each in value:
         check_methods(f"{name}: each", each, "on_event")
         if is_async(each.on_event):
-            raise TypeError(f"{name}: on_event must not have to be awaited, got {each!r}")
+            raise TypeError(f"{name}: on_event must be synchronous, got {each!r}")
 
 
 def notify_listeners(listeners: Sequence[Any], events: Iterable[ControlEvent]) -> None:

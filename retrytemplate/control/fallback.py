@@ -1,4 +1,4 @@
-"""The fallback: who answers when the one who should have failed."""
+"""The fallback: other functions are called when the first one fails."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ PRIMARY = "primary"
 
 @frozen(kw_only=True)
 class FallbackUsed(ControlEvent):
-    """A call was not answered by whom it was made to.
+    """The primary function failed, and a fallback returned, or all failed.
 
-    :param source: the name of the function that answered; None: no function did.
-    :param error: why the first one did not.
+    :param source: the name of the fallback that answered; None: all failed.
+    :param error: the failure of the primary function.
     """
 
     source: str | None
     error: BaseException
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class FallbackOutcome(Outcome[T]):
-    """How a call ended, and who answered.
+    """Outcome of a call, with the source of its value.
 
     :param source: ``"primary"``, or the name of the fallback; None: all failed.
-    :param failures: what those before have raised, in order.
+    :param failures: the exceptions of the functions before it, in order.
     """
 
     source: str | None = None
@@ -70,16 +70,16 @@ class FallbackOutcome(Outcome[T]):
 
     @property
     def used_fallback(self) -> bool:
-        """Whether the answer is another's: partial, old, or none at all, perhaps."""
+        """Whether a fallback returned the result."""
         return self.ok and bool(self.failures)
 
 
 def _check_fallbacks(name: str, value: Any) -> None:
     if not value:
-        raise ValueError("Fallback() takes at least one function to fall back on")
+        raise ValueError("Fallback() needs at least one fallback function")
     for link in value:
         if not callable(link) or isinstance(link, type):
-            raise TypeError(f"Fallback() takes functions to fall back on, got {link!r}")
+            raise TypeError(f"Fallback() takes fallback functions, got {link!r}")
 
 
 @immutable()
@@ -87,9 +87,9 @@ def _check_fallbacks(name: str, value: Any) -> None:
 class Fallback(StrategyBase):
     """A chain of fallbacks: another provider, a cache, a simpler answer, a default.
 
-    :param fallbacks: functions with the parameters of the call, each asked when all before it have
+    :param fallbacks: functions with the parameters of the call, each called when all before it have
         failed; wrapped in guards of their own, if they are to have any.
-    :param on: what is worth falling back for: exception classes, a predicate, or an
+    :param on: the failures that use a fallback: exception classes, a predicate, or an
         ``ExceptionClassifier``.  Other exceptions are raised at once.  A rejection, as of an open
         circuit, is an ``Exception`` like others here; but that of a kill switch counts only if
         ``KillSwitchActiveError`` itself is named.
@@ -140,14 +140,14 @@ class Fallback(StrategyBase):
         listeners = as_listeners(listeners)
         check_listeners("listeners", listeners)
         covers, clock = exception_predicate("on", on), given_or_system(clock)
-        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
             fallbacks, on, accept, name, listeners, covers, Counter(), Monitor(), clock
         )
 
     # Calls.  The fallbacks may give anything: hence ``T | Any``, which still is no other type.
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
-        """Call the function, or who stands behind it."""
+        """Call the function, and the fallbacks when it fails."""
         return self.outcome(fn, *args, **kwargs).unwrap()
 
     @may_substitute
@@ -158,7 +158,7 @@ class Fallback(StrategyBase):
     def outcome(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> FallbackOutcome[T | Any]:
-        """Call the function, or who stands behind it, and say who answered; raises no Exception."""
+        """Call the function, and the fallbacks when it fails; raises no ``Exception``."""
         began, failures = self._clock.monotonic(), list[BaseException]()
         try:
             for who, each in self._chain(fn):
@@ -217,7 +217,7 @@ class Fallback(StrategyBase):
             failures.clear()  # their tracebacks hold this frame
 
     def counts(self) -> Mapping[str, int]:
-        """How often who has answered so far.
+        """Number of results by the name of the function that returned them.
 
         >>> weather = Fallback(lambda city: None)
         >>> weather.call(str.upper, "rome")
@@ -257,7 +257,7 @@ class Fallback(StrategyBase):
             )
 
     def _should_fall_back(self, failures: list[BaseException]) -> bool:
-        """Whether the last failure is worth falling back for; else the call ends with the last."""
+        """Whether the last failure uses a fallback; else the call ends with it."""
         error = terminal_error(self._is_failure, failures[-1])
         try:
             if error is not None:
@@ -294,6 +294,7 @@ class Fallback(StrategyBase):
         for link in self.fallbacks:
             if is_async(link):
                 raise TypeError(
-                    f"wrap(): {fn!r} is not asynchronous, and falls back on {link!r}, which is"
+                    f"wrap(): the fallback {link!r} is asynchronous, but {fn!r} is synchronous; "
+                    "use a synchronous fallback or make the function async"
                 )
         return super()._function(fn)

@@ -1,4 +1,4 @@
-"""Retry written beside the work: a decorator, recoverers in a class, a proxy for an object."""
+"""Declarative retry: a decorator, recoverers in a class, a proxy for an object."""
 
 from retrytemplate.declarative.decorator import retryable
 from retrytemplate.declarative.proxy import intercept

@@ -179,7 +179,9 @@ class Settings:
                 f"recover must be a function, a method marked @recover or its name, got {recover!r}"
             )
         if key is not None and (not callable(key) or is_async(key)):
-            raise TypeError(f"key must be a plain function of the call's arguments, got {key!r}")
+            raise TypeError(
+                f"key must be a synchronous callable that takes the call's arguments, got {key!r}"
+            )
         check_text_or_none("label", label)
         self.template = template
         self.own = own

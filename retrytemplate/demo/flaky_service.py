@@ -129,14 +129,14 @@ class _Server(socketserver.ThreadingTCPServer):
         self.seed = seed
         self.lock = threading.Lock()
         self.sent: Counter[str] = Counter()
-        self._asked: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
         self._connections: set[Any] = set()
         super().__init__(address, _Handler)
 
     def next_fault(self, key: str) -> Fault | None:
         with self.lock:
-            before = self._asked[key]
-            self._asked[key] += 1
+            before = self._requests[key]
+            self._requests[key] += 1
         return next(islice(faults(self.seed, key), before, None), None)
 
     def count(self, kind: str, by: int = 1) -> None:
@@ -185,26 +185,26 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.unconfirmed = None
         key = self.headers.get("Idempotency-Key")
-        asked = self._question()
-        if self.path != PATH or key is None or asked is None:
+        order = self._read_order()
+        if self.path != PATH or key is None or order is None:
             self._answer("rejected", 400, {"error": f"POST {PATH} with a key, a sku, a quantity"})
             return
         fault = self._pricing.next_fault(key)
         if fault is None:
-            self._price(*asked)
+            self._price(*order)
         elif fault.kind == "unavailable":
             wait = self._retry_after(fault)
             self._answer("unavailable", 503, {"error": "overloaded"}, {"Retry-After": wait})
         elif fault.kind == "reset":
             self._reset()
         else:
-            self._hold_back(asked)
+            self._hold_back(order)
 
     @property
     def _pricing(self) -> _Server:
         return cast("_Server", self.server)
 
-    def _question(self) -> tuple[str, int] | None:
+    def _read_order(self) -> tuple[str, int] | None:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()) or int(length[:9]) > MAX_REQUEST:
             self.close_connection = True  # the rest would be read as the next request
@@ -250,13 +250,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._pricing.count("slow" if self._client_is_gone() else "reset")
         self.close_connection = True
 
-    def _hold_back(self, asked: tuple[str, int]) -> None:
+    def _hold_back(self, order: tuple[str, int]) -> None:
         select.select([self.connection], [], [], MAX_DELAY)
         if self._client_is_gone():
             self._pricing.count("slow")
             self.close_connection = True
         else:
-            self._price(*asked)
+            self._price(*order)
 
     def _client_is_gone(self) -> bool:
         try:

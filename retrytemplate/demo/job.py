@@ -101,7 +101,7 @@ class Tally(RetryListener, StepListener):
     written: int = 0
     dead_lettered: int = 0
     failures: int = 0
-    asked: float = 0.0
+    planned_wait: float = 0.0
     seen: Counter[str] = Factory(Counter)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
 
@@ -120,7 +120,7 @@ class Tally(RetryListener, StepListener):
 
     def on_backoff(self, context: RetryContext, delay: float) -> None:
         with self._lock:
-            self.asked += delay
+            self.planned_wait += delay
 
     def close(self, context: RetryContext, exception: BaseException | None) -> None:
         if exception is not None and GIVEN_UP.covers(exception):
@@ -175,7 +175,7 @@ class Report:
     """The number of lines by their number of attempts."""
     dead_letters_by_error: dict[str, int]
     """The number of dead-lettered lines by the type of their last error."""
-    asked: float
+    planned_wait: float
     """The sum of all delays between attempts, in seconds."""
     waited: float
     """The sum of the delays that were slept, in seconds; lines sleep concurrently."""
@@ -317,7 +317,7 @@ class Job:
             retried=sum(lines for made, lines in attempts.items() if made > 1),
             attempts=dict(sorted(attempts.items())),
             dead_letters_by_error=dict(Counter(each.error_type for each in letters).most_common()),
-            asked=self.tally.asked,
+            planned_wait=self.tally.planned_wait,
             waited=self.clock.slept,
             seconds=seconds,
             stopped=stopped,

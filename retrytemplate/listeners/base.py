@@ -69,10 +69,11 @@ class RetryListener:
         """After a recovery that returned.  If it raises, the execution ends with that error."""
 
     def on_store_error(self, context: RetryContext, exception: BaseException) -> Any:
-        """After a failure of the context cache; the execution continues.
+        """After a failure of the context cache that does not replace the result.
 
-        It has no claim, or its result could not be recorded.  If the hook raises, the execution
-        ends with that error.
+        The execution continues without a claim or without its record, or ends with its result or
+        failure, which could not be recorded.  If the hook raises, the execution ends with that
+        error.
         """
 
     def close(self, context: RetryContext, exception: BaseException | None) -> Any:

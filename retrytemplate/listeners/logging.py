@@ -67,7 +67,7 @@ class LoggingListener(RetryListener):
     ``deferred``     a stateful failure is re-raised, and no attempt remains          ``WARNING``
     ``overrun``      an attempt returned after its limit                              ``WARNING``
     ``recovered``    a recovery returned                                              ``WARNING``
-    ``store_error``  the context cache failed, and the execution continues            ``WARNING``
+    ``store_error``  the context cache failed, and ``on_store_error`` was called      ``WARNING``
     ``rejected``     a guard rejected the call, or a component its only attempt       ``INFO``
     ``given_up``     every other end with a ``stop_reason``                           ``INFO``
     ===============  ===============================================================  =============
@@ -136,10 +136,12 @@ class LoggingListener(RetryListener):
         self._log(self.recovery_level, "recovered", context, failure, text)
 
     def on_store_error(self, context: RetryContext, exception: BaseException) -> None:
-        text = (
-            f"attempt {context.attempt}: the context cache failed: {summary(exception)}; "
-            "the execution continues without it"
-        )
+        when = _attempt(context) if context.attempt else "before the first attempt"
+        text = f"{when}: the context cache failed: {summary(exception)}; "
+        if context._unguarded:
+            text += "the execution continues without a claim"
+        else:
+            text += "its record of this execution may be incomplete"
         self._log(self.store_error_level, "store_error", context, exception, text)
 
     def close(self, context: RetryContext, exception: BaseException | None) -> None:
@@ -182,7 +184,7 @@ def _attempt(context: RetryContext) -> str:
 
 
 def _failure_text(context: RetryContext, failure: BaseException | None) -> str:
-    """How an attempt failed, or which component rejected it."""
+    """The failure of an attempt, or the component that rejected it."""
     if isinstance(failure, Rejected):
         return f"{_attempt(context)} rejected by {_component(failure)}"
     what = "" if failure is None else summary(failure)
@@ -227,7 +229,7 @@ def _retry_after(rejection: Any) -> str:
 def _next_delivery(context: RetryContext) -> str:
     if context._recovery is not None and not context.no_recovery:
         return "the next delivery runs the recovery"
-    return "the next delivery finds no attempt left"
+    return "the next delivery fails without an attempt"
 
 
 def _digits(seconds: float) -> str:

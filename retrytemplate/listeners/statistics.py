@@ -113,7 +113,7 @@ class RollingStatistics:
     _monitor: Monitor = field(init=False, repr=False, factory=Monitor)
 
     def increment(self, *kinds: Kind) -> None:
-        """Count one of each kind, all at the same time.
+        """Increment the count of each kind, in one step.
 
         :raises ValueError: if a kind is unknown.
         """
@@ -263,7 +263,7 @@ class StatisticsListener(RetryListener):
         return self._entries.get(name)
 
     def find_all(self) -> tuple[RollingStatistics, ...]:
-        """The live statistics of every name, in the order of their first executions."""
+        """The live statistics of every name, in the order in which they were first counted."""
         return tuple(self._entries.values())
 
     def snapshot(self) -> dict[str, RetryStatistics]:

@@ -155,7 +155,7 @@ class MaxAttemptsMixin(RetryPolicy):
 
 
 class StatefulRetryPolicy(RetryPolicy, ABC):
-    """A policy with state of its own: a JSON value in the execution's context.
+    """A policy with its own state: a JSON value in the execution's context.
 
     Methods are pure: they take the state and the time ``now`` (seconds), and return the next state.
 
@@ -191,7 +191,7 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
         """
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
-        raise TypeError(f"{type(self).__name__} keeps state: call decide(), not allows()")
+        raise TypeError(f"{type(self).__name__} is stateful; call decide(), not allows()")
 
     def stop_reason_from(
         self, state: JSON, failures: int, failure: BaseException | None, now: float

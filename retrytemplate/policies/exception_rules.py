@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
-
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.errors import (
     AttemptLostError,
@@ -25,30 +23,29 @@ COUNT_ONLY_ERRORS = (AttemptLostError, UnacceptableResultError, RecordedFailure)
 """Failures that count but are not classified, unless a rule names their class."""
 
 
-@frozen(eq=False, repr=False)
 class ExceptionRules:
     """Decide by the rules; if none matches, by the predicate, else by the rules' default.
 
-    With a predicate the rules do not look at causes.
+    With a predicate the rules do not look at causes.  ``by_type`` has the decisions that depend on
+    the class only: the fast path of nearly every failure.
     """
 
-    classifier: ExceptionClassifier
-    predicate: Callable[[BaseException], Any] | None = None
-    by_type: dict[type, bool] = field(init=False, eq=False, repr=False)
-    """Decisions that depend on the class only: the fast path of nearly every failure."""
-    _classes_only: bool = field(init=False, eq=False, repr=False)
+    __slots__ = ("_classes_only", "by_type", "classifier", "predicate")
 
-    def __attrs_post_init__(self) -> None:
-        by_type: dict[type, bool] = {}
-        if type(self.classifier) is ExceptionClassifier:
-            by_type = {kind: bool(value) for kind, value in self.classifier.rules.items()}
+    def __init__(
+        self,
+        classifier: ExceptionClassifier,
+        predicate: Callable[[BaseException], Any] | None = None,
+    ) -> None:
+        self.classifier = classifier
+        self.predicate = predicate
+        self.by_type: dict[type, bool] = {}
+        if type(classifier) is ExceptionClassifier:
+            self.by_type = {kind: bool(value) for kind, value in classifier.rules.items()}
             for kind in COUNT_ONLY_ERRORS:
-                if not self.classifier.names_class(kind):
-                    by_type[kind] = True
-        object.__setattr__(self, "by_type", by_type)
-        object.__setattr__(
-            self, "_classes_only", bool(by_type) and not self.classifier.traverse_causes
-        )
+                if not classifier.names_class(kind):
+                    self.by_type[kind] = True
+        self._classes_only = bool(self.by_type) and not classifier.traverse_causes
 
     def is_retryable(self, failure: BaseException) -> bool:
         """Whether the failure is retryable; a group is if all its members are."""

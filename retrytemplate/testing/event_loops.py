@@ -10,7 +10,7 @@ from retrytemplate._internal.validation import check_at_least
 from retrytemplate.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine
     from typing import TypeVarTuple, Unpack
 
     Arguments = TypeVarTuple("Arguments")
@@ -20,35 +20,20 @@ __all__ = ["VirtualLoop", "run", "run_trio", "virtual_loop"]
 T = TypeVar("T")
 
 
-class JumpingSelector(selectors.BaseSelector):
+class JumpingSelector(selectors.DefaultSelector):
     """The system's selector, which moves the clock on instead of waiting for a timer."""
 
     def __init__(self, clock: VirtualClock, grace: float) -> None:
-        self._inner = selectors.DefaultSelector()
+        super().__init__()
         self._clock = clock
         self._grace = grace
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Without a timer, only a thread or socket can make progress, in real time.
-        ready = self._inner.select(None if timeout is None else min(timeout, self._grace))
+        ready = super().select(None if timeout is None else min(timeout, self._grace))
         if timeout and not ready:
             self._clock.advance(timeout)
         return ready
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._inner.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._inner.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._inner.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._inner.get_map()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

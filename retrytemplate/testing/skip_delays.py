@@ -12,7 +12,6 @@ from retrytemplate.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 __all__ = ["no_waiting"]
 
@@ -85,12 +84,7 @@ class no_waiting:
         _switched_on.append(clock)
         system.install_override(clock)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _monitor.post(self._switch_off)
 
     def _switch_off(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from retrytemplate._internal.validation import check_seconds
 from retrytemplate._storage.column_keys import KEY_PREFIXES, from_column_key
 from retrytemplate._storage.redis_connection import AsyncConnections, Connections
+from retrytemplate._storage.redis_pipeline import PipelinedConnections
 from retrytemplate.backends.durable import AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.backends.redis.operations import END, Steps
 from retrytemplate.caches.in_process import refuse_connection
@@ -109,11 +110,41 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
     use it: ``await cache.close()`` there before it is used in another one.  A callback that blocks
     the loop for longer than the lease loses its key.
 
+    :param pipeline: whether the commands of one turn of the loop are sent together, in order for
+        each key: for many concurrent executions; default False.
+
     >>> AsyncRedisRetryContextCache("redis://localhost/7", prefix="orders:retry")
     <AsyncRedisRetryContextCache localhost:6379/7 prefix='orders:retry'>
     """
 
-    _store_class = AsyncConnections
+    def __init__(
+        self,
+        url: str | AsyncRedis,
+        lease: Seconds = 30.0,
+        ttl: Seconds = DAY,
+        prefix: str = "retry",
+        *,
+        timeout: Seconds = 5.0,
+        redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
+        clock: Clock | None = None,
+        on_store_error: OnStoreError = "raise",
+        pipeline: bool = False,
+    ) -> None:
+        if not isinstance(pipeline, bool):
+            raise TypeError(f"pipeline must be True or False, got {pipeline!r}")
+        self._store_class = PipelinedConnections if pipeline else AsyncConnections
+        super().__init__(
+            url,
+            lease,
+            ttl,
+            prefix,
+            timeout=timeout,
+            redact=redact,
+            record_limit=record_limit,
+            clock=clock,
+            on_store_error=on_store_error,
+        )
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Each key that has a record, in no order; a key may occur more than once."""

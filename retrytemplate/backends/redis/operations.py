@@ -11,17 +11,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate._storage.process_liveness import process_fingerprint
 from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
 from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.redis import scripts
+from retrytemplate.backends.stored_rows import parsed
 from retrytemplate.caches.base import completed, in_progress, lost
 from retrytemplate.caches.record import to_text
-from retrytemplate.caches.record_schema import parsed
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from retrytemplate._storage.operation_runner import Operation
-    from retrytemplate._storage.redis_script import Asked, Script
+    from retrytemplate._storage.redis_script import Script, Send
     from retrytemplate.caches.record import Record
 
 __all__ = ["Steps", "moment", "readable"]
@@ -51,17 +52,20 @@ class Steps:
         self._origin = os.urandom(6).hex()
 
     def begin(
-        self, key: str, worker: str, lease: float | None, fresh: bool
+        self, key: str, worker: str, lease: float | None, fresh: bool, takeover: str | None
     ) -> Operation[LeasedClaim]:
         """Take the key, or raise the reason."""
         seconds = self._lease if lease is None else min(lease, MOST)
-        arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
+        process = process_fingerprint() or ""
+        arguments: tuple[Any, ...] = worker, self._token(), seconds, self._ttl, int(fresh), process
+        if takeover is not None:
+            arguments += (takeover,)
         reply = yield from self._run(send_idempotent, scripts.BEGIN, key, *arguments)
         if reply is None:
             raise completed(key)
         if isinstance(reply, list):
-            holder, ends = reply
-            raise in_progress(key, readable(holder), moment(ends))
+            holder, ends, process = map(readable, reply)
+            raise in_progress(key, holder, moment(ends), process)
         fence, ends, size, rest = reply.split(b"\n", 3)
         lost_by, text = rest[: int(size)], rest[int(size) :]
         claim = LeasedClaim(key, worker, None, int(fence), moment(ends))
@@ -79,14 +83,14 @@ class Steps:
 
     def renew(self, claim: LeasedClaim) -> Operation[None]:
         """Extend the lease by its first duration."""
-        ends = yield from self._held(scripts.RENEW, claim, claim.lease, self._ttl)
+        ends = yield from self._write_claim(scripts.RENEW, claim, claim.lease, self._ttl)
         claim.lease_until = moment(ends)
 
-    def fail(self, claim: LeasedClaim, record: Record) -> Operation[None]:
+    def fail(self, claim: LeasedClaim, record: Record, connection: None) -> Operation[None]:
         """Write the record; keep the key if the record has a worker."""
         held = record.worker is not None
         times = (claim.lease, self._ttl, int(held))
-        ends = yield from self._held(scripts.FAIL, claim, *times, *_columns(record))
+        ends = yield from self._write_claim(scripts.FAIL, claim, *times, *_columns(record))
         claim.lease_until = moment(ends) if held else None
         claim.version = record.version
 
@@ -99,18 +103,18 @@ class Steps:
     ) -> Operation[None]:
         """Delete all but the fence, or leave a completion marker."""
         if remember is None:
-            yield from self._held(scripts.FINISH, claim)
+            yield from self._write_claim(scripts.FINISH, claim)
         else:
             kept = () if record is None else _columns(record)[:2]
-            yield from self._held(scripts.REMEMBER, claim, min(remember, MOST), *kept)
+            yield from self._write_claim(scripts.REMEMBER, claim, min(remember, MOST), *kept)
 
     def release(self, claim: LeasedClaim) -> Operation[None]:
         """End the claim; restore the key."""
-        yield from self._of(scripts.GIVE_BACK, claim, self._ttl)
+        yield from self._run_for_claim(scripts.GIVE_BACK, claim, self._ttl)
 
     def holds(self, claim: LeasedClaim) -> Operation[bool]:
         """Whether the key names the claim, and its lease has not ended."""
-        return bool((yield from self._of(scripts.HOLDS, claim)))
+        return bool((yield from self._run_for_claim(scripts.HOLDS, claim)))
 
     def forget(self, key: str) -> Operation[None]:
         """Delete all but the fence, whether the key is held or not."""
@@ -158,22 +162,22 @@ class Steps:
 
     # -- commands --------------------------------------------------------------------------------
 
-    def _held(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Operation[Any]:
+    def _write_claim(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Operation[Any]:
         """The answer to a write of the claim.
 
         :raises LeaseLostError: another claim holds the key.
         """
-        answer = yield from self._of(script, claim, *arguments)
+        answer = yield from self._run_for_claim(script, claim, *arguments)
         if answer is None:
             raise lost(claim)
         return answer
 
-    def _of(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Operation[Any]:
+    def _run_for_claim(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Operation[Any]:
         mine = (claim.worker, claim.fence, self._token())
         return (yield from self._run(send_idempotent, script, claim.key, *mine, *arguments))
 
-    def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Operation[Any]:
-        return (yield from eval_script(asked, script, key, 1, self._name(key), *arguments))
+    def _run(self, send: Send, script: Script, key: str, *arguments: Any) -> Operation[Any]:
+        return (yield from eval_script(send, script, key, 1, self._name(key), *arguments))
 
     def _name(self, key: str) -> bytes:
         return f"{self._opening}{to_column_key(key)}}}".encode()
@@ -182,7 +186,7 @@ class Steps:
         return f"{self._origin}.{next(self._calls)}"
 
 
-def moment(text: bytes) -> float:
+def moment(text: bytes | str) -> float:
     """Microseconds as seconds."""
     return int(text) / 1e6
 

@@ -52,7 +52,7 @@ CLAIM = (
 local worker, fence, token = ARGV[1], ARGV[2], ARGV[3]
 local found = redis.call('HMGET', name, 'worker', 'fence', 'token', 'lease')
 local mine = found[1] == worker and found[2] == fence
-local said = found[2] == fence and found[3] == token
+local repeated = found[2] == fence and found[3] == token
 """
 )
 
@@ -61,6 +61,7 @@ BEGIN = Script(
     WORDS
     + """
 local worker, token, lease, ttl, fresh = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local process, takeover = ARGV[6], ARGV[7]
 local record, fence, ends, lost, phase, holder, last, expires = unpack(redis.call('HMGET', name,
     'record', 'fence', 'lease', 'lost', 'phase', 'worker', 'token', 'expires'))
 if fence and not number(fence) then return damaged('fence') end
@@ -73,8 +74,8 @@ end
 if holder == worker and last == token then
     return taken()
 end
-if holder and holder ~= worker and tonumber(ends) > now then
-    return {holder, ends}
+if holder and holder ~= worker and holder ~= takeover and tonumber(ends) > now then
+    return {holder, ends, redis.call('HGET', name, 'process') or ''}
 end
 local over = phase == 'done' and tonumber(expires) <= now
 if phase == 'done' and not fresh and not over then
@@ -94,7 +95,8 @@ end
 fence = whole(math.max((tonumber(fence) or 0) + 1, now))
 ends = whole(after(lease))
 redis.call('HSET', name,
-    'worker', worker, 'lease', ends, 'phase', phase, 'fence', fence, 'token', token)
+    'worker', worker, 'process', process, 'lease', ends, 'phase', phase, 'fence', fence,
+    'token', token)
 keep_until(after(lease + ttl))
 return taken()
 """
@@ -115,7 +117,7 @@ return ends
 FAIL = Script(
     CLAIM
     + """
-if not mine then return said and '0' or false end
+if not mine then return repeated and '0' or false end
 local lease, ttl, held = ARGV[4], ARGV[5], ARGV[6] == '1'
 local ends = held and whole(after(lease)) or '0'
 redis.call('HSET', name, 'record', ARGV[7], 'version', ARGV[8], 'phase', ARGV[9],
@@ -136,7 +138,7 @@ FINISH = Script(
     CLAIM
     + """
 if mine then forget(fence, token) end
-return mine or said
+return mine or repeated
 """
 )
 
@@ -151,7 +153,7 @@ if mine then
     if ARGV[5] then redis.call('HSET', name, 'record', ARGV[5], 'version', ARGV[6]) end
     keep_until(ends)
 end
-return mine or said
+return mine or repeated
 """
 )
 

@@ -9,12 +9,13 @@ from weakref import WeakKeyDictionary
 
 from retrytemplate._storage.column_keys import from_column_key, to_column_key
 from retrytemplate._storage.operation_runner import AnswerLostError, retry_once_if_answer_lost
+from retrytemplate._storage.process_liveness import process_fingerprint
 from retrytemplate._storage.sql_schema import LockedError, Schema, Tables
 from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.sql import statements as sql
+from retrytemplate.backends.stored_rows import damaged, parsed
 from retrytemplate.caches.base import completed, in_progress, lost
 from retrytemplate.caches.record import to_text
-from retrytemplate.caches.record_schema import damaged, parsed
 from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError, MisuseError
 
 if TYPE_CHECKING:
@@ -62,13 +63,22 @@ class Steps:
         self._tables = Tables(dialect, prefix, CONTEXTS)
         self._order = self._tables.order
 
-    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Operation[SQLClaim]:
+    def begin(
+        self, key: str, worker: str, lease: float | None, fresh: bool, takeover: str | None
+    ) -> Operation[SQLClaim]:
         """Take the key, or raise the reason."""
         yield from self._prepare()
         if next(self._begun) % SWEEP_EVERY == 0:
             yield from self._sweep()
         seconds = self.lease if lease is None else lease
-        wanted = {"key": to_column_key(key), "worker": worker, "lease": seconds, "fresh": fresh}
+        wanted = {
+            "key": to_column_key(key),
+            "worker": worker,
+            "process": process_fingerprint(),
+            "lease": seconds,
+            "fresh": fresh,
+            "takeover": takeover,
+        }
         try:
             # The same worker may repeat it: both are one claim, with the fence of the last one.
             rows = yield from retry_once_if_answer_lost(
@@ -102,32 +112,40 @@ class Steps:
         rows = yield from retry_once_if_answer_lost(
             self._order(sql.REFUSAL, key=to_column_key(key))
         )
-        worker, lease_until, held, done = rows[0] if rows else (None, None, False, False)
+        worker, process, lease_until, held, done = rows[0] if rows else (None,) * 5
         if held:
-            error = damaged(key, worker=worker, lease_until=lease_until)
-            return error or in_progress(key, worker, lease_until)
+            error = damaged(key, worker=worker, process=process, lease_until=lease_until)
+            return error or in_progress(key, worker, lease_until, process)
         return completed(key) if done else None
 
     def renew(self, claim: SQLClaim) -> Operation[None]:
         """Extend the lease by its first duration."""
         rows = yield from retry_once_if_answer_lost(
-            self._order(sql.RENEW, **_mine(claim), lease=claim.lease)
+            self._order(sql.RENEW, **_claim_columns(claim), lease=claim.lease)
         )
-        claim.lease_until = _held(claim, rows)
+        claim.lease_until = _returned_value(claim, rows)
 
-    def fail(self, claim: SQLClaim, record: Record) -> Operation[None]:
+    def fail(self, claim: SQLClaim, record: Record, connection: Any) -> Operation[None]:
         """Write the record; keep the key if the record has a worker."""
-        written, holder = _columns(record), record.worker
+        written, holder = _phase_columns(record), record.worker
         order = self._order(
-            sql.FAIL, **_mine(claim), **written, holder=holder, lease=claim.lease, ttl=self.ttl
+            sql.FAIL,
+            **_claim_columns(claim),
+            **written,
+            holder=holder,
+            lease=claim.lease,
+            ttl=self.ttl,
         )
+        if connection is not None:  # the claim is changed by nothing that may be rolled back
+            _returned_value(claim, (yield order))
+            return
         try:
             rows = yield order
         except AnswerLostError:
             rows = yield order
             if not rows and holder is None:  # the claim has ended: by the first write?
-                rows = yield self._order(sql.WRITTEN, **_mine(claim), **written)
-        claim.lease_until = _held(claim, rows)
+                rows = yield self._order(sql.WRITTEN, **_claim_columns(claim), **written)
+        claim.lease_until = _returned_value(claim, rows)
         claim.version = record.version
         # The row exists: a transaction that ended the attempt was rolled back.
         claim.completed = False
@@ -144,17 +162,19 @@ class Steps:
         if claim.undone and connection is None:
             return (yield from self._undo(claim))
         if remember is None:
-            rows = yield self._order(sql.FINISH, **_mine(claim))
+            rows = yield self._order(sql.FINISH, **_claim_columns(claim))
         else:
-            kept = _kept(record)
-            rows = yield self._order(sql.REMEMBER, **_mine(claim), **kept, remember=remember)
-        _held(claim, rows)
+            kept = _record_columns(record)
+            rows = yield self._order(
+                sql.REMEMBER, **_claim_columns(claim), **kept, remember=remember
+            )
+        _returned_value(claim, rows)
         if connection is not None:
             track_rollback(claim, connection)
 
     def _undo(self, claim: SQLClaim) -> Operation[None]:
         """Release the key if it is held: the end of the claim may have been rolled back."""
-        if (yield self._back(claim)):
+        if (yield self._release_order(claim)):
             raise MisuseError(
                 f"{claim.key!r}: the transaction of complete_in() was rolled back: commit it, or "
                 "let an error leave the callback; the key is left as it was"
@@ -162,14 +182,16 @@ class Steps:
 
     def release(self, claim: SQLClaim) -> Operation[None]:
         """End the claim; restore the key."""
-        yield from retry_once_if_answer_lost(self._back(claim))
+        yield from retry_once_if_answer_lost(self._release_order(claim))
 
-    def _back(self, claim: SQLClaim) -> Order:
-        return self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim))
+    def _release_order(self, claim: SQLClaim) -> Order:
+        return self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_claim_columns(claim))
 
     def holds(self, claim: SQLClaim) -> Operation[bool]:
         """Whether the row names the claim, and its lease has not ended."""
-        return bool((yield from retry_once_if_answer_lost(self._order(sql.HOLDS, **_mine(claim)))))
+        return bool(
+            (yield from retry_once_if_answer_lost(self._order(sql.HOLDS, **_claim_columns(claim))))
+        )
 
     def forget(self, key: str) -> Operation[None]:
         """Delete the key, held or not."""
@@ -187,7 +209,7 @@ class Steps:
     def swap(self, key: str, record: Record, version: int) -> Operation[bool]:
         """Write the record if the stored version is *version*."""
         yield from self._prepare()
-        where = {"key": to_column_key(key), "ttl": self.ttl, **_columns(record)}
+        where = {"key": to_column_key(key), "ttl": self.ttl, **_phase_columns(record)}
         if version:
             return bool((yield self._order(sql.SWAP, **where, expected=version)))
         return bool((yield self._order(sql.SHARE, **where)))
@@ -220,11 +242,11 @@ class Steps:
         yield from self._tables.prepare()
 
 
-def _mine(claim: Claim) -> dict[str, Any]:
+def _claim_columns(claim: Claim) -> dict[str, Any]:
     return {"key": to_column_key(claim.key), "fence": claim.fence, "worker": claim.worker}
 
 
-def _held(claim: Claim, rows: Rows) -> Any:
+def _returned_value(claim: Claim, rows: Rows) -> Any:
     """The value that a write to the row of the claim returned.
 
     :raises LeaseLostError: there is no such row any more.
@@ -234,11 +256,11 @@ def _held(claim: Claim, rows: Rows) -> Any:
     raise lost(claim)
 
 
-def _columns(record: Record) -> dict[str, Any]:
-    return {**_kept(record), "phase": record.phase}
+def _phase_columns(record: Record) -> dict[str, Any]:
+    return {**_record_columns(record), "phase": record.phase}
 
 
-def _kept(record: Record | None) -> dict[str, Any]:
+def _record_columns(record: Record | None) -> dict[str, Any]:
     if record is None:
         return {"record": None, "version": 0}
     return {"record": to_text(record), "version": record.version}

@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS ${prefix}_contexts (
     fence bigint NOT NULL,
     phase text NOT NULL,
     worker text,
+    process text,
     lease_until double precision,
     lost text,
     expires double precision,
@@ -53,8 +54,9 @@ FENCE = "${greatest}(CAST(${now} * 1000000 AS bigint), ${min_fence})"
 
 BEGIN = f"""
 INSERT INTO ${{prefix}}_contexts AS c
-    (key, version, fence, phase, worker, lease_until, updated)
-SELECT :key, 0, {FENCE}, 'attempting', :worker, ${{now}} + :lease, ${{now}} ${{serialize_key}}
+    (key, version, fence, phase, worker, process, lease_until, updated)
+SELECT :key, 0, {FENCE}, 'attempting', :worker, :process, ${{now}} + :lease, ${{now}}
+    ${{serialize_key}}
 ON CONFLICT (key) DO UPDATE SET
     record = CASE WHEN {OVER} THEN NULL ELSE c.record END,
     version = CASE WHEN {OVER} THEN 0 ELSE c.version END,
@@ -63,16 +65,18 @@ ON CONFLICT (key) DO UPDATE SET
     phase = CASE WHEN c.phase IN ('recovering', 'done') AND NOT {OVER} THEN c.phase
                  ELSE 'attempting' END,
     worker = excluded.worker,
+    process = excluded.process,
     lease_until = ${{now}} + :lease,
     lost = CASE WHEN {OVER} THEN NULL
                 WHEN c.phase = 'attempting' AND c.worker <> excluded.worker
                 THEN coalesce(c.lost, c.worker)
                 ELSE c.lost END,
     updated = ${{now}}
-WHERE (c.worker = excluded.worker OR {FREE}) AND (c.phase <> 'done' OR :fresh OR {OVER})
+WHERE (c.worker IN (excluded.worker, CAST(:takeover AS text)) OR {FREE})
+    AND (c.phase <> 'done' OR :fresh OR {OVER})
 RETURNING record, fence, lease_until, lost, phase"""
 REFUSAL = """
-SELECT worker, lease_until, lease_until > ${now} AS held, phase = 'done' AS done
+SELECT worker, process, lease_until, lease_until > ${now} AS held, phase = 'done' AS done
 FROM ${prefix}_contexts WHERE key = :key"""
 RENEW = f"""
 UPDATE ${{prefix}}_contexts SET lease_until = ${{now}} + :lease

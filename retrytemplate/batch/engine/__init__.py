@@ -9,12 +9,15 @@ Who may write what:
 - A transaction writes items, counts, dead letters and the checkpoint, all or none of them.
 - The journal has one checkpoint a run.  It is written with the end of the chunk before, hence
   before the first effect of its chunk.  Work that it does not contain is done again.
+- It records whether the run has entered the isolation gate: shared, or exclusively for an isolated
+  chunk.  A run stays inside from chunk to chunk while no other one waits for exclusive entry.
 
 A chunk in progress is in one of these states.  The last column is the state in which the next
 process continues, if the process is killed before the transaction of the row is committed:
 
 | state | event | in the transaction | journal afterwards | after a kill |
 |---|---|---|---|---|
+| WAITING | the gate is entered | gate entered | gate entered | WAITING |
 | READING | the reader has items | no transaction | unchanged | ISOLATING |
 | READING | the reader has no more items | the end of the run | unchanged | ISOLATING |
 | PROCESSING | an item succeeds or is skipped | no transaction | unchanged | ISOLATING |

@@ -42,6 +42,8 @@ class Checkpoint:
 
     It is written with the end of the previous chunk, before the first effect of this one.
 
+    :param entered: whether the run has entered the isolation gate for this chunk. If not, the chunk
+        was not in progress when the process crashed.
     :param position: the reader's, before the chunk.
     :param count: number of its items; None: they were not read yet.
     :param pending: the remaining ones, as ranges ``(first, last + 1)``.
@@ -56,6 +58,7 @@ class Checkpoint:
     """
 
     position: JSON = None
+    entered: bool = False
     count: int | None = None
     pending: Ranges = ()
     isolating: bool = False
@@ -71,8 +74,10 @@ class Checkpoint:
         return sum(high - low for low, high in self.pending)
 
     def after_crash(self, worker: str, at: float) -> Checkpoint:
-        """The same chunk, as the next process finds it."""
-        checkpoint = evolve(self, isolating=True, isolated_item=None)
+        """The same chunk, as the next process finds it; unchanged if it was not in progress."""
+        if not self.entered:
+            return self
+        checkpoint = evolve(self, entered=False, isolating=True, isolated_item=None)
         if self.isolated_item is not None:
             crashed = (*self.crashes.get(self.isolated_item, ()), (worker, at))
             return evolve(
@@ -82,9 +87,19 @@ class Checkpoint:
             )
         return evolve(checkpoint, unattributed_crashes=self.unattributed_crashes + self.isolating)
 
+    def after_claim(self, *, gate_is_open: bool) -> Checkpoint:
+        """The same chunk in the process that continues with it.
+
+        :param gate_is_open: whether a shared entry is granted at once: then it counts as entered.
+        """
+        entered = gate_is_open and not self.isolating
+        return evolve(self, entered=entered, isolated_item=None)
+
     def after_stop(self) -> Checkpoint:
         """The same chunk after a stop without a crash: no item is suspect."""
-        return evolve(self, isolating=False, isolated_item=None, unattributed_crashes=0)
+        return evolve(
+            self, entered=False, isolating=False, isolated_item=None, unattributed_crashes=0
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -109,6 +124,7 @@ class Checkpoint:
         payloads = data["payloads"]
         checkpoint = cls(
             position=data["position"],
+            entered=data["entered"],
             count=data["count"],
             pending=_ranges(data["pending"]),
             isolating=data["isolating"],
@@ -133,7 +149,7 @@ class Checkpoint:
             "payloads must be of all items": kept not in (-1, size),
             "position must be that of payloads": kept != -1 and not _is_kept(self.position),
             "broken must be of payloads": max(self.broken, default=-1) >= max(kept, 0),
-            "broken must be texts": not all(isinstance(why, str) for why in self.broken.values()),
+            "broken must be strings": not all(isinstance(why, str) for why in self.broken.values()),
         }
         for wrong, found in faults.items():
             if found:
@@ -143,6 +159,7 @@ class Checkpoint:
 FIELDS: Mapping[str, Field] = {
     "format": FORMAT_NUMBER,
     "position": ANY,
+    "entered": FLAG,
     "count": or_null(COUNT),
     "pending": LIST,
     "isolating": FLAG,
@@ -152,7 +169,7 @@ FIELDS: Mapping[str, Field] = {
     "payloads": or_null(
         (
             lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-            "a list of texts",
+            "a list of strings",
         )
     ),
     "broken": OBJECT,

@@ -10,7 +10,7 @@ from retrytemplate.batch.engine.checkpoint import Checkpoint, indexes_of, ranges
 from retrytemplate.batch.journal.run import Counts, JournalUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from retrytemplate.batch.engine.effects import ReadRecords
     from retrytemplate.batch.journal.letters import Letter
@@ -24,6 +24,7 @@ class Chunk:
     """The items of a chunk by their index in it.
 
     :param checkpoint: its state in the journal.
+    :param gate_is_open: whether the next chunk may begin without another entry to the gate.
     :param remaining: those that are neither written nor filtered nor given up.
     :param counts: changes that the journal does not have yet; *letters*: dead letters likewise.
     :param values: results of the processor, None for a filtered or failed item; None as a whole if
@@ -32,6 +33,7 @@ class Chunk:
 
     read: ReadRecords
     checkpoint: Checkpoint
+    gate_is_open: Callable[[], bool]
     remaining: Sequence[int] = field(init=False)
     counts: Counts = field(init=False)
     values: list[Any] | None = None
@@ -46,12 +48,12 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """How many items it has, those that are done included."""
+        """Number of items, finished ones included."""
         return len(self.read.records.items)
 
     @property
     def waiting(self) -> Sequence[int]:
-        """Those of the items left that are not given up either."""
+        """The remaining items that were not given up."""
         if not self.letters:
             return self.remaining
         return [index for index in self.remaining if index not in self.letters]
@@ -62,7 +64,7 @@ class Chunk:
         return [every[index] for index in indexes]
 
     def unfiltered(self, indexes: Sequence[int]) -> Sequence[int]:
-        """Those of them that are to be written; the others are filtered."""
+        """The items to write; the others are filtered."""
         if self.values is None:
             return indexes
         values = self.values
@@ -111,7 +113,8 @@ class Chunk:
 
     def _checkpoint(self, done: Collection[int], isolated_item: int | None) -> Checkpoint:
         if self._is_done(done):
-            return Checkpoint(position=self.read.position)
+            stays = not self.checkpoint.isolating and self.gate_is_open()
+            return Checkpoint(position=self.read.position, entered=stays)
         decided = {*done, *self.letters}
         pending = ranges_of(index for index in self.remaining if index not in decided)
         return evolve(

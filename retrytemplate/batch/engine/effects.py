@@ -10,26 +10,22 @@ from attrs import Factory, define, frozen
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from retrytemplate._internal.values import JSON
-    from retrytemplate.batch.events import Event
     from retrytemplate.batch.journal.run import JournalUpdate
-    from retrytemplate.batch.outbox import UnsentMessage
     from retrytemplate.batch.readers.base import Records
     from retrytemplate.history import AttemptRecord
 
 __all__ = [
     "AfterCommit",
     "Commit",
-    "EmitEvents",
+    "EnterGate",
     "Fatal",
-    "FindUnsent",
     "Process",
     "Processed",
     "Read",
     "ReadRecords",
-    "SendOutbox",
     "Try",
     "Write",
     "WriteJournal",
@@ -53,6 +49,13 @@ def failing() -> Iterator[None]:
         raise
     except Exception as exc:
         raise Fatal(exc) from None
+
+
+@frozen
+class EnterGate:
+    """Leave the isolation gate if it was entered, and enter it.  Answer: None."""
+
+    exclusive: bool
 
 
 @frozen
@@ -143,38 +146,7 @@ class WriteJournal:
 
 
 @frozen
-class EmitEvents:
-    """Notify the listeners.  Answer: None."""
-
-    events: Sequence[Event]
-
-
-@frozen
 class AfterCommit:
     """These items are written and committed: the step's hook is called.  Answer: None."""
 
     items: Sequence[Any]
-
-
-@frozen
-class FindUnsent:
-    """Read messages of a step that wait, the oldest first.  Answer: a list of them, a page at most.
-
-    :param run: those of this run.
-    :param others: True: also those of other runs, unless another process has the run.
-    :param without: runs whose messages are left out.
-    :param after: only messages behind this number.
-    """
-
-    step: str
-    run: int | None
-    others: bool
-    without: Collection[int]
-    after: int
-
-
-@frozen
-class SendOutbox:
-    """Send a message, and delete it.  Answer: the failure, or None."""
-
-    message: UnsentMessage

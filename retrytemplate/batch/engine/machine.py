@@ -16,7 +16,7 @@ from retrytemplate.batch.engine.chunk import Chunk
 from retrytemplate.batch.engine.effects import (
     AfterCommit,
     Commit,
-    EmitEvents,
+    EnterGate,
     Fatal,
     Process,
     Read,
@@ -36,7 +36,8 @@ from retrytemplate.batch.errors import (
     ReadError,
     SkipLimitExceededError,
 )
-from retrytemplate.batch.events import EventFactory
+from retrytemplate.batch.events import EmitEvents, EventFactory
+from retrytemplate.batch.journal.run import JournalUpdate
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.caches.worker_id import parse_worker_id
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.engine.effects import Processed
     from retrytemplate.batch.engine.rules import Rules
     from retrytemplate.batch.events import Event
-    from retrytemplate.batch.journal.run import JournalUpdate, Run
+    from retrytemplate.batch.journal.run import Run
     from retrytemplate.batch.report import Status
     from retrytemplate.history import Outcome
 
@@ -79,6 +80,7 @@ class Machine:
         """The effects of the run, to its end; returns its status."""
         yield from self._emit(self._events.run_started())
         try:
+            yield from self._enter_gate()
             yield from self.send(others=True)
             status = yield from self._chunks()
         except Fatal as fatal:
@@ -95,7 +97,18 @@ class Machine:
             if chunk is None:
                 return "completed"
             yield from self._run_chunk(chunk)
+            if not self.run.checkpoint.entered:
+                yield from self._enter_gate()
         return "stopped"
+
+    def _enter_gate(self) -> Steps:
+        """Enter the gate, and record it before the first effect of the chunk."""
+        checkpoint = self.run.checkpoint
+        self._check_crash_loop(checkpoint)
+        if not self.stopping():
+            yield EnterGate(checkpoint.isolating)
+            if not checkpoint.entered:
+                yield WriteJournal(JournalUpdate(evolve(checkpoint, entered=True)))
 
     # Notifications.
 
@@ -104,7 +117,7 @@ class Machine:
             yield EmitEvents(list(events))
 
     def send(self, *, others: bool = False) -> Steps:
-        """Send the messages of the run that wait; *others*: also those of other runs."""
+        """Send the unsent messages of the run; *others*: also those of other runs."""
         if self.rules.outbox is not None:
             stopping = self.stopping if others else None  # a chunk's own messages are sent
             _, failures = yield from deliver(
@@ -123,19 +136,19 @@ class Machine:
     # The next chunk.
 
     def _read(self) -> Generator[Any, Any, Chunk | None]:
-        checkpoint = self.run.checkpoint
-        self._check_crash_loop(checkpoint)
+        checkpoint, is_open = self.run.checkpoint, self.run.request.gate_is_open
         with failing():
             if checkpoint.payloads is not None:
-                return Chunk(self._restored_records(checkpoint.payloads), checkpoint)
+                return Chunk(self._restored_records(checkpoint.payloads), checkpoint, is_open)
             read: ReadRecords = yield Read(
                 checkpoint.position, checkpoint.count or self.rules.chunk_size
             )
-        _check_records(read.records)
+        if not isinstance(read.records, Records):
+            raise Fatal(ReaderError(f"a cursor must read Records, got {read.records!r}"))
         self._check_source_unchanged(read, checkpoint)
         if not read.records.items:
             return None
-        chunk = Chunk(read, checkpoint)
+        chunk = Chunk(read, checkpoint, is_open)
         yield from self._emit(self._events.read(chunk))
         return chunk
 
@@ -422,13 +435,9 @@ class Machine:
 
     def _next_isolated_item(self, chunk: Chunk, index: int) -> int | None:
         """The next item to isolate: one transaction ends this one and begins that one."""
-        for each in chunk.remaining:
-            if (
-                each > index
-                and len(chunk.checkpoint.crashes.get(each, ())) < self.rules.max_crashes
-            ):
-                return each
-        return None
+        crashes, most = chunk.checkpoint.crashes, self.rules.max_crashes
+        later = (each for each in chunk.remaining if each > index)
+        return next((each for each in later if len(crashes.get(each, ())) < most), None)
 
     # Giving up.
 
@@ -481,8 +490,3 @@ class Machine:
         recorded = RecordedFailure(name, text, None)
         letter = make_letter(self.rules, chunk, index, "crash", recorded, attempts)
         chunk.dead_letter(index, letter, skipped=False)
-
-
-def _check_records(read: Any) -> None:
-    if not isinstance(read, Records):
-        raise Fatal(ReaderError(f"a cursor must read Records, got {read!r}"))

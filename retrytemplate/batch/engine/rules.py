@@ -25,7 +25,7 @@ __all__ = ["Rules", "make_letter"]
 
 @frozen
 class Rules:
-    """What a step decides by."""
+    """The settings that decide the course of a step."""
 
     chunk_size: int
     skip: SkipPolicy
@@ -86,7 +86,7 @@ def _encode_payload(codec: Codec, item: Any) -> tuple[str, bool]:
         text: Any = codec.encode(item)
         if isinstance(text, str):
             return text, True
-        raise TypeError("a codec gives text")
+        raise TypeError("encode() of a codec must return a string")
     except Exception:  # whatever it is, the letter is written
         try:
             return repr(item), False

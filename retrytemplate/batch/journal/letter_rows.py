@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from retrytemplate.batch.journal.run import Run
     from retrytemplate.batch.journal.schema import Tables
 
-__all__ = ["change", "insert"]
+__all__ = ["change_letter", "insert_letters"]
 
 
-def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
+def insert_letters(
+    connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]
+) -> None:
     """Write them in the transaction that decides about them."""
     insertion = _insertion(tables, connection.dialect.name)
     for letter in letters:
@@ -52,7 +54,7 @@ def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[L
 
 @lru_cache
 def _insertion(tables: Tables, dialect: str) -> Any:
-    """The statement that adds a letter; made once, since that takes longer than to execute it."""
+    """The statement that adds a letter, cached: to build it takes longer than to execute it."""
     from sqlalchemy import bindparam, func, select
 
     table = tables.letters
@@ -70,7 +72,9 @@ def _insertion(tables: Tables, dialect: str) -> Any:
     )
 
 
-def change(connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]) -> bool:
+def change_letter(
+    connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]
+) -> bool:
     """Change an open letter if its row is as it was read; False: it was changed meanwhile.
 
     Some engines of callers do not lock the rows that they read.

@@ -61,7 +61,7 @@ class Letter:
 
 @frozen
 class RecordLimits:
-    """What a repository keeps of failures: the same rules as those of a context cache.
+    """Limits of the failures that a repository keeps; the rules are those of a context cache.
 
     :param redact: applied to messages and tracebacks; None: they are kept as they are.
     :param limit: bytes of a failure and its history as JSON.
@@ -115,7 +115,7 @@ def sanitize_text(text: str) -> str:
 
 
 def digest(text: str) -> str:
-    """What a text of any length is known by."""
+    """The SHA-256 digest of a text, in hexadecimal digits."""
     return sha256(text.encode()).hexdigest()
 
 
@@ -128,5 +128,5 @@ def indexable_text(text: str) -> str:
     kept = sanitize_text(text)
     if len(kept) <= LONGEST:
         return kept
-    told = f"...{digest(kept)}"
-    return kept[: LONGEST - len(told)] + told
+    suffix = f"...{digest(kept)}"
+    return kept[: LONGEST - len(suffix)] + suffix

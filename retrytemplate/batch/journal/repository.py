@@ -1,4 +1,4 @@
-"""Where runs are journalled and dead letters kept: a database."""
+"""The job repository: runs and dead letters in a database."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class JobRepository:
         """The engine whose transactions the steps write in."""
         if self._asynchronous:
             raise MisuseError(
-                "run() needs a JobRepository on an Engine or a URL, not on an "
-                "AsyncEngine: use run_async()"
+                "this call needs a JobRepository on an Engine or a URL, not on an AsyncEngine; "
+                "use run_async() for a step, or give the repository an Engine or a URL"
             )
         with self._lock:
             made = self._engine
@@ -153,7 +153,7 @@ class JobRepository:
 
     @contextmanager
     def translate_errors(self, what: str = "the job repository") -> Iterator[None]:
-        """Around what the repository does on its own: its errors say so."""
+        """Translate the database errors of the repository into ``JobRepositoryError``."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
@@ -187,7 +187,7 @@ class JobRepository:
 
         :returns: False: there is no such run, or it is completed or given up already.
         """
-        validation.number("run_id", run_id)
+        validation.check_number("run_id", run_id)
         with self.translate_errors(), self.transaction() as connection:
             return runs.abandon(connection, self.tables, run_id)
 

@@ -51,16 +51,7 @@ LATEST = 1e11  # seconds since the epoch: the year 5138
 FINGERPRINT = re.compile(r"\S+ \S+ \d{1,20} \d{1,20}")
 
 
-COUNTS = (
-    "read",
-    "written",
-    "filtered",
-    "dead_lettered",
-    "skipped",
-    "retries",
-    "rollbacks",
-    "crashes",
-)
+COUNTS = "read written filtered dead_lettered skipped retries rollbacks crashes".split()
 
 
 class Column(NamedTuple):
@@ -215,7 +206,7 @@ def equal(table: Table, **values: Any) -> list[ColumnElement[bool]]:
 
 
 def parsed(table: Table, row: StoredRow, column: str, parse: Callable[[Any], T]) -> T:
-    """What *parse* makes of the JSON value of a column.
+    """Parse the JSON value of a column.
 
     :raises JobRepositoryError: it is not JSON, or *parse* raised ValueError.
     """

@@ -1,4 +1,4 @@
-"""A run, the updates of its journal, and the request to stop, as this process knows them."""
+"""A run as this process knows it, the updates of its journal, and the request to stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrytemplate.batch.report import Report
 from retrytemplate.batch.validation import one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from retrytemplate.batch.engine.checkpoint import Checkpoint
     from retrytemplate.batch.journal.letters import Letter, RecordLimits
@@ -33,7 +33,7 @@ def encode_parameters(parameters: Any) -> str:
     allowed = "parameters must be a mapping of JSON values"
     try:
         if not isinstance(parameters, Mapping) or not all(isinstance(n, str) for n in parameters):
-            raise TypeError("names must be texts")
+            raise TypeError("names must be strings")
         return json.dumps(dict(parameters), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as exc:
         raise TypeError(f"{allowed}, got {parameters!r}") from exc
@@ -43,7 +43,7 @@ def encode_parameters(parameters: Any) -> str:
 
 @frozen
 class Counts:
-    """How many items, attempts, transactions and crashes."""
+    """Numbers of items, attempts, transactions and crashes."""
 
     read: int = 0
     written: int = 0
@@ -65,7 +65,10 @@ class Counts:
 
 @frozen
 class RunRequest:
-    """The identity of a run, and the worker that takes it."""
+    """The identity of a run, and the worker that takes it.
+
+    :param gate_is_open: whether a shared entry to the isolation gate is granted at once.
+    """
 
     step: str
     parameters: str
@@ -76,6 +79,7 @@ class RunRequest:
     exactly_once: bool
     code_version: str | None
     limits: RecordLimits
+    gate_is_open: Callable[[], bool] = field(eq=False)
 
 
 @define
@@ -104,7 +108,7 @@ class Run:
         self.seq, self.counts, self.checkpoint = self.seq + 1, counts, update.checkpoint
 
     def report(self) -> Report:
-        """How it stands."""
+        """The present report of the run."""
         return Report(
             name=self.request.step,
             run_id=self.id,

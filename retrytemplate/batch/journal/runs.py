@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve
 
 from retrytemplate._storage.process_liveness import (
-    is_process_gone,
     is_this_process,
+    is_worker_gone,
     process_fingerprint,
 )
 from retrytemplate.batch.engine.checkpoint import Checkpoint
@@ -25,8 +25,9 @@ from retrytemplate.batch.errors import (
     RunInProgressError,
     RunLostError,
 )
-from retrytemplate.batch.journal.letter_rows import insert
+from retrytemplate.batch.journal.letter_rows import insert_letters
 from retrytemplate.batch.journal.letters import digest, sanitize_text
+from retrytemplate.batch.journal.message_rows import add_messages, count_messages
 from retrytemplate.batch.journal.rows import COUNTS, RUN_HOLD, RUN_STATE, check, damaged, parsed
 from retrytemplate.batch.journal.run import Counts, Run
 from retrytemplate.batch.journal.schema import clock, new_row, now
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "abandon",
-    "applied",
     "begin",
     "close",
     "end",
+    "is_applied",
     "is_taken",
     "read",
     "release",
@@ -54,25 +55,27 @@ __all__ = [
 ]
 
 
+NOT_HELD = {"worker": None, "process": None, "lease_until": None}
+
+
 def begin(connection: Connection, tables: Tables, request: RunRequest) -> Run:
-    """Take the run, a new one or one that has stopped; of a completed one its row as it is.
+    """Claim a new or stopped run; a completed run is returned as it is stored.
 
     :raises JobRepositoryError: its row is damaged.
     """
-    from retrytemplate.batch.outbox import count
-
-    row = _latest(connection, tables, request)
+    row = _lock_latest_run(connection, tables, request)
     if row is None:
-        _insert(connection, tables, request, 1)
-        row = _latest(connection, tables, request)
+        row = _insert(connection, tables, request, 1)
     elif request.on_existing == "refuse":
-        raise RunExistsError(f"{_named(request)} exists, {row.status}, as run {row.id}")
-    _check_over(request, row)
+        raise RunExistsError(
+            f"run {row.id} of step {request.step!r} with parameters {request.parameters} already "
+            f"exists and is {row.status}; use on_existing='resume' or on_existing='restart'"
+        )
+    _check_not_taken(request, row)
     if request.on_existing == "restart" and row.fence:
         if row.status != "completed":
             abandon(connection, tables, row.id)
-        _insert(connection, tables, request, row.generation + 1)
-        row = _latest(connection, tables, request)
+        row = _insert(connection, tables, request, row.generation + 1)
     if row.status == "abandoned":
         raise RunAbandonedError(
             f"{_named(request)} was abandoned; start again with on_existing='restart'"
@@ -80,7 +83,7 @@ def begin(connection: Connection, tables: Tables, request: RunRequest) -> Run:
     run = _run(tables, row, request)
     if run.status == "completed":
         run.already_completed = True
-        run.unsent = count(connection, tables, run=run.id)
+        run.unsent = count_messages(connection, tables, run=run.id)
     else:
         _take(connection, tables, run, row)
     return run
@@ -90,7 +93,7 @@ def _named(request: RunRequest) -> str:
     return f"the run of {request.step!r} with {request.parameters}"
 
 
-def _latest(connection: Connection, tables: Tables, request: RunRequest) -> Any:
+def _lock_latest_run(connection: Connection, tables: Tables, request: RunRequest) -> Any:
     from sqlalchemy import select
 
     runs = tables.runs
@@ -100,9 +103,10 @@ def _latest(connection: Connection, tables: Tables, request: RunRequest) -> Any:
         .order_by(runs.c.generation.desc())
         .limit(1)
     )
-    # Where another process has the row, it may have made a newer one by the time it lets go.
-    connection.execute(found.with_for_update()).first()
-    row = connection.execute(found.with_for_update()).first()
+    locked = found.with_for_update()
+    # A process that held the row may have inserted a newer one before it released the lock.
+    _execute_limited(connection, locked, request).first()
+    row = _execute_limited(connection, locked, request).first()
     if row is None:  # or its digest is damaged: a second run would do everything once more
         same = select(runs).where(
             runs.c.step == request.step, runs.c.parameters == request.parameters
@@ -119,45 +123,45 @@ def _latest(connection: Connection, tables: Tables, request: RunRequest) -> Any:
     return row
 
 
-def _insert(connection: Connection, tables: Tables, request: RunRequest, generation: int) -> None:
-    """A new row; where another process was faster, that one's."""
-    connection.execute(
-        new_row(connection, tables.runs).values(
-            step=request.step,
-            parameters=request.parameters,
-            digest=digest(request.parameters),
-            generation=generation,
-            status="running",
-            fence=0,
-            seq=0,
-            checkpoint=_text(Checkpoint().to_json()),
-            exactly_once=int(request.exactly_once),
-            code_version=request.code_version,
-            started=now(connection),
-            done_before=0,
-            updated=now(connection),
-            **asdict(Counts()),
-        )
+def _insert(connection: Connection, tables: Tables, request: RunRequest, generation: int) -> Any:
+    """Insert a row; if another process was faster, return the row of that process."""
+    insertion = new_row(connection, tables.runs).values(
+        step=request.step,
+        parameters=request.parameters,
+        digest=digest(request.parameters),
+        generation=generation,
+        status="running",
+        fence=0,
+        seq=0,
+        checkpoint=_text(Checkpoint().to_json()),
+        exactly_once=int(request.exactly_once),
+        code_version=request.code_version,
+        started=now(connection),
+        done_before=0,
+        updated=now(connection),
+        **asdict(Counts()),
     )
+    _execute_limited(connection, insertion, request)
+    return _lock_latest_run(connection, tables, request)
 
 
 def _is_held(row: Any) -> bool:
-    """Whether its holder has not released it."""
+    """Whether the run is held: its holder has not released it."""
     return bool(row.status == "running" and row.worker is not None)
 
 
 def is_taken(row: Any) -> bool:
-    """Whether a process has the run: its lease is not over, and it is not seen to be gone."""
+    """Whether a process holds the run: its lease has not expired, and it may still exist."""
     return (
         _is_held(row)
         and row.lease_until is not None
         and row.lease_until > row.now
-        and not is_process_gone(row.worker, row.process)
+        and not is_worker_gone(row.worker, row.process)
     )
 
 
-def _check_over(request: RunRequest, row: Any) -> None:
-    """Raise unless the lease is over, or the process that had it is gone."""
+def _check_not_taken(request: RunRequest, row: Any) -> None:
+    """Raise unless the lease has expired, or its process is gone."""
     if is_taken(row):
         raise RunInProgressError(
             f"{_named(request)} is in progress in {row.worker}, whose lease has "
@@ -168,7 +172,7 @@ def _check_over(request: RunRequest, row: Any) -> None:
 
 
 def read(runs: Table, row: StoredRow) -> tuple[Checkpoint, RecordedFailure | None]:
-    """The chunk in flight of a run, and what ended it.
+    """The chunk in progress of a run, and the failure that ended the run.
 
     :raises JobRepositoryError: they cannot be read, or contradict the run's counts.
     """
@@ -233,6 +237,7 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
     if _is_held(row) and not is_this_process(row.process):  # it crashed
         run.counts += Counts(crashes=1)
         run.checkpoint = run.checkpoint.after_crash(row.worker, row.now)
+    run.checkpoint = run.checkpoint.after_claim(gate_is_open=run.request.gate_is_open())
     run.status, run.error = "running", None
     _update(
         connection,
@@ -261,10 +266,8 @@ def close(connection: Connection, tables: Tables, run: Run, update: JournalUpdat
 
     :raises RunLostError: another process has taken the run over.
     """
-    from retrytemplate.batch.outbox import add
-
-    insert(connection, tables, run, update.letters)
-    add(connection, tables, run.id, run.request.step, update.messages)
+    insert_letters(connection, tables, run, update.letters)
+    add_messages(connection, tables, run.id, run.request.step, update.messages)
     values: dict[str, Any] = {"checkpoint": _text(update.checkpoint.to_json())}
     if update.counts != Counts():
         values |= asdict(run.counts + update.counts)
@@ -273,17 +276,18 @@ def close(connection: Connection, tables: Tables, run: Run, update: JournalUpdat
     _update(connection, tables, run, values)
 
 
-def applied(connection: Connection, tables: Tables, run: Run) -> bool:
-    """Whether the transaction whose commit was not answered is in the database."""
-    return bool(_held(connection, tables, run).seq == run.seq + 1)
+def is_applied(connection: Connection, tables: Tables, run: Run) -> bool:
+    """Whether the transaction whose commit has no known result was committed."""
+    return bool(_lock_held_run(connection, tables, run).seq == run.seq + 1)
 
 
-def _held(connection: Connection, tables: Tables, run: Run) -> Any:
+def _lock_held_run(connection: Connection, tables: Tables, run: Run) -> Any:
     """The run's row, locked: a commit in progress ends first."""
     from sqlalchemy import select
 
     runs = tables.runs
-    row = connection.execute(select(runs).where(runs.c.id == run.id).with_for_update()).one()
+    locked = select(runs).where(runs.c.id == run.id).with_for_update()
+    row = _execute_limited(connection, locked, run.request).one()
     check(runs, row, RUN_HOLD)
     if row.fence != run.fence:
         raise _lost(run)
@@ -292,7 +296,7 @@ def _held(connection: Connection, tables: Tables, run: Run) -> Any:
 
 def _catch_up(connection: Connection, tables: Tables, run: Run) -> None:
     """Adopt the result of an interrupted commit."""
-    row = _held(connection, tables, run)
+    row = _lock_held_run(connection, tables, run)
     if row.seq != run.seq:
         check(tables.runs, row, RUN_STATE)
         checkpoint, _ = read(tables.runs, row._mapping)
@@ -300,9 +304,7 @@ def _catch_up(connection: Connection, tables: Tables, run: Run) -> None:
 
 
 def end(connection: Connection, tables: Tables, run: Run, status: Status) -> None:
-    """Let go of the run."""
-    from retrytemplate.batch.outbox import count
-
+    """End the run, and release it."""
     _catch_up(connection, tables, run)
     checkpoint = run.checkpoint.after_stop()
     error = None
@@ -327,22 +329,22 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
     run.checkpoint, run.status, run.unsent = (
         checkpoint,
         status,
-        count(connection, tables, run=run.id),
+        count_messages(connection, tables, run=run.id),
     )
 
 
 def renew(connection: Connection, tables: Tables, run: Run) -> None:
-    """Hold the run for another lease.
+    """Extend the lease of the run by its duration.
 
     :raises RunLostError: another process has taken the run over.
     """
     runs = tables.runs
-    renewed = connection.execute(
+    change = (
         runs.update()
         .where(runs.c.id == run.id, runs.c.fence == run.fence, runs.c.status == "running")
         .values(lease_until=now(connection) + run.request.lease)
     )
-    if not renewed.rowcount:
+    if not _execute_limited(connection, change, run.request).rowcount:
         raise _lost(run)
 
 
@@ -355,10 +357,8 @@ def release(connection: Connection, tables: Tables, worker: str) -> None:
         .values(
             status="stopped",
             seq=runs.c.seq + 1,
-            worker=None,
-            process=None,
-            lease_until=None,
             ended=now(connection),
+            **NOT_HELD,
         )
     )
 
@@ -372,11 +372,9 @@ def abandon(connection: Connection, tables: Tables, run_id: int) -> bool:
         .values(
             status="abandoned",
             fence=runs.c.fence + 1,
-            worker=None,
-            process=None,
-            lease_until=None,
             updated=now(connection),
             ended=now(connection),
+            **NOT_HELD,
         )
     )
     return bool(given_up.rowcount)
@@ -392,7 +390,7 @@ def _update(
     fence: int | None = None,
     leased: bool = True,
 ) -> None:
-    """Change the run's row, if it is as this process has left it.
+    """Change the run's row if no other process has changed it.
 
     :param times: columns that get the database's time.
     """
@@ -405,8 +403,7 @@ def _update(
     }
     if leased:
         given["lease"] = run.request.lease
-    if connection.dialect.name == "postgresql":
-        given["bound"] = f"{run.request.lease * 1000:.0f}"
+    given |= _idle_limit(connection, run.request)
     if connection.execute(change, given).rowcount != 1:
         raise _lost(run)
 
@@ -415,7 +412,7 @@ def _update(
 def _change(
     tables: Tables, dialect: str, names: tuple[str, ...], times: tuple[str, ...], leased: bool
 ) -> Any:
-    """The statement for it: made once, since it is there for every chunk."""
+    """The statement of ``_update``, cached: every chunk executes it."""
     from sqlalchemy import bindparam
 
     runs, time = tables.runs, clock(dialect)
@@ -435,23 +432,39 @@ def _change(
             **dict.fromkeys(times, time),
         )
     )
-    return change.returning(_bound()) if dialect == "postgresql" else change
+    return _limit_idle_time(change, dialect)
 
 
-def _bound() -> Any:
-    """Lets the server end the transaction when it stands still for a lease.
+def _execute_limited(connection: Connection, statement: Any, request: RunRequest) -> Any:
+    limited = _limit_idle_time(statement, connection.dialect.name)
+    return connection.execute(limited, _idle_limit(connection, request))
 
-    Only the commit follows: who stops before it must not keep the others from the row for ever.
+
+def _limit_idle_time(statement: Any, dialect: str) -> Any:
+    """Let the server end the transaction of a locking statement when it is idle for a lease.
+
+    A process that is stopped before its commit must not keep the row locked.
     """
+    if dialect != "postgresql":
+        return statement
     from sqlalchemy import bindparam, func
 
-    return func.set_config("idle_in_transaction_session_timeout", bindparam("bound"), True)
+    timeout = "idle_in_transaction_session_timeout"
+    limit = func.set_config(timeout, bindparam("idle_limit"), True)
+    return statement.add_columns(limit) if statement.is_select else statement.returning(limit)
+
+
+def _idle_limit(connection: Connection, request: RunRequest) -> dict[str, str]:
+    """The parameter of a statement of ``_limit_idle_time``."""
+    if connection.dialect.name != "postgresql":
+        return {}
+    return {"idle_limit": f"{request.lease * 1000:.0f}"}
 
 
 def _lost(run: Run) -> RunLostError:
     return RunLostError(
-        f"run {run.id} of {run.request.step!r} was taken over: this process had it for longer "
-        "than its lease without a sign of life"
+        f"this process no longer holds run {run.id} of {run.request.step!r}: another process "
+        "took it over after its lease expired, or it was abandoned"
     )
 
 

@@ -123,7 +123,7 @@ def check_tables(connection: Connection, made: Tables) -> None:
 
 
 def new_row(connection: Connection, table: Table) -> Any:
-    """An insert of a row, unless it is there: by another process, perhaps."""
+    """An insert that does nothing if the row exists already."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     made: Any = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
@@ -131,13 +131,13 @@ def new_row(connection: Connection, table: Table) -> Any:
 
 
 def _version(connection: Connection, made: Tables) -> Any:
-    """None: they are not there, or not yet whole."""
+    """The version of the tables; None: they are missing or incomplete."""
     from sqlalchemy import inspect, select
 
     if not inspect(connection).has_table(made.meta.name):
         return None
-    asked = select(made.meta.c.value).where(made.meta.c.name == "schema")
-    return connection.execute(asked).scalar()
+    query = select(made.meta.c.value).where(made.meta.c.name == "schema")
+    return connection.execute(query).scalar()
 
 
 def _check_version(version: Any) -> None:

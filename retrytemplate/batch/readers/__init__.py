@@ -1,1 +1,1 @@
-"""Where the items of a step come from: files, queries, iterables."""
+"""Readers, the sources of a step's items: files, queries, iterables."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -11,7 +12,6 @@ from retrytemplate.batch.errors import ReaderError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
     from typing import Self
 
     from retrytemplate.batch.errors import ReadError
@@ -46,7 +46,7 @@ class Records:
         return self.first + index
 
 
-class Cursor:
+class Cursor(ABC):
     """A source while it is read.  ``with reader.open() as cursor`` closes it."""
 
     position: JSON
@@ -57,37 +57,32 @@ class Cursor:
         """The part of the source that was read, from 0 to 1; None: unknown."""
         return None
 
+    @abstractmethod
     def read(self, limit: int) -> Records:
         """The next records, *limit* at most; none at the end.
 
         From the same position it gives the same ones, and of a smaller limit the first of them.
         There may be fewer before the end, where a part of the source ends.
         """
-        raise NotImplementedError(f"{type(self).__name__} must override read()")
 
-    def verify(self) -> None:
+    def verify(self) -> None:  # noqa: B027  # not every source can change
         """Raise ``ReaderError`` if the source no longer has the records that were read last.
 
         Called before each commit about them: an error ends the run, and nothing of them is written.
         The default accepts every source.
         """
 
-    def close(self) -> None:
-        """Let go of the source."""
+    def close(self) -> None:  # noqa: B027  # not every source is held
+        """Release the source."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class AsyncCursor:
+class AsyncCursor(ABC):
     """The same for a source that is awaited.  ``async with reader.open() as cursor`` closes it."""
 
     position: JSON
@@ -98,30 +93,25 @@ class AsyncCursor:
         """As that of ``Cursor``."""
         return None
 
+    @abstractmethod
     async def read(self, limit: int) -> Records:
         """The next records, *limit* at most; none at the end."""
-        raise NotImplementedError(f"{type(self).__name__} must override read()")
 
-    async def verify(self) -> None:
+    async def verify(self) -> None:  # noqa: B027  # as above
         """As that of ``Cursor``."""
 
-    async def close(self) -> None:
-        """Let go of the source."""
+    async def close(self) -> None:  # noqa: B027  # as above
+        """Release the source."""
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
-class Reader:
-    """Where the items of a step come from.
+class Reader(ABC):
+    """The source of the items of a step.
 
     To write one, give it a ``name`` and override ``open``.  A position is a JSON value: the journal
     keeps it, and another process begins there.  Raise ``ReaderError`` for a position that the
@@ -155,12 +145,12 @@ class Reader:
     journal: bool = True
     """Where it may not: whether the step keeps the items of a chunk until the chunk is over."""
 
+    @abstractmethod
     def open(self, position: JSON = None) -> Cursor | AsyncCursor:
         """Begin at the position that a cursor of this source gave; None: at the beginning.
 
         :raises ReaderError: the source cannot be read, or not from there.
         """
-        raise NotImplementedError(f"{type(self).__name__} must override open()")
 
 
 def part(position: JSON, name: str, kind: type, reader: str) -> Any:

@@ -146,7 +146,7 @@ class CsvCursor(LineCursor):
         return not self._dialect["strict"] and file.file.tell() >= file.size()
 
     def _at_once(self, limit: int, first: int) -> Records | None:
-        """All as dicts; None: something is wrong with some of them."""
+        """The records as dicts; None: at least one is not valid."""
         fields, size = self._fields, {len(self._fields)}
         items: list[Any] = []
         try:
@@ -173,7 +173,7 @@ class CsvCursor(LineCursor):
         return Records(items, self._file.path, first, broken)
 
     def _found(self) -> Iterator[tuple[bytes, list[str], Exception | None]]:
-        """Record by record, blank lines left out: its bytes, and its fields or an error."""
+        """Yield each record, without blank lines: its bytes, and its fields or an error."""
         raw: list[bytes] = []
         rows = csv.reader(self._kept(raw), **self._dialect)
         while True:

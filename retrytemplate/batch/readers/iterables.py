@@ -213,11 +213,18 @@ class _Stream:
         return Records(items, self.name, first)
 
 
-class _ForwardCursor(Cursor):
+class _StreamPosition:
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
         self.position: JSON = {"number": stream.number}
 
+    def _records(self, limit: int) -> Records:
+        records = self._stream.records(limit)
+        self.position = {"number": self._stream.number}
+        return records
+
+
+class _ForwardCursor(_StreamPosition, Cursor):
     def read(self, limit: int) -> Records:
         stream = self._stream
         if stream.is_readable():
@@ -228,16 +235,10 @@ class _ForwardCursor(Cursor):
                 stream.ended = len(items) < limit
             except BaseException as exc:
                 stream.failed(exc)
-        records = stream.records(limit)
-        self.position = {"number": stream.number}
-        return records
+        return self._records(limit)
 
 
-class _AsyncForwardCursor(AsyncCursor):
-    def __init__(self, stream: _Stream) -> None:
-        self._stream = stream
-        self.position: JSON = {"number": stream.number}
-
+class _AsyncForwardCursor(_StreamPosition, AsyncCursor):
     async def read(self, limit: int) -> Records:
         from asyncio import get_running_loop
 
@@ -251,11 +252,9 @@ class _AsyncForwardCursor(AsyncCursor):
                     stream.cut = None  # it continues
             except StopAsyncIteration:
                 stream.end()
-            except BaseException as exc:
+            except BaseException as exc:  # failed() raises a cancellation again
                 stream.failed(exc)
-        records = stream.records(limit)
-        self.position = {"number": stream.number}
-        return records
+        return self._records(limit)
 
 
 def as_reader(value: Any) -> Reader:

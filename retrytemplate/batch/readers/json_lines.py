@@ -49,11 +49,11 @@ class JsonLinesReader(Reader):
         return f"JsonLinesReader({self.name!r})"
 
 
-def _no_json(word: str) -> Any:
+def _reject_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
-DECODER = json.JSONDecoder(parse_constant=_no_json)
+DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
 class JsonLinesCursor(LineCursor):
@@ -70,7 +70,7 @@ class JsonLinesCursor(LineCursor):
                     text = line.decode(errors="backslashreplace")
                     number = first + len(items)
                     broken[len(items)] = ReadError(
-                        f"no JSON: {exc}", text=text, source=self._file.path, number=number
+                        f"invalid JSON: {exc}", text=text, source=self._file.path, number=number
                     )
                     items.append(text)
                 if len(items) == limit:

@@ -68,9 +68,8 @@ class FilesReader(Reader):
         known = 0 <= index < len(self._parts)
         if not known or self._parts[index].check != part(position, "check", int, self.name):
             raise ReaderError(
-                f"{self.name} are not the files that were read, up to "
-                f"{position.get('name')}: give them in the same order, new ones at the end, or "
-                "restart the run"
+                f"{self.name}: the files up to {position.get('name')} are not those that were read "
+                "before; keep their order and add new ones at the end, or restart the run"
             )
         return _FilesCursor(self._parts, index, position.get("at"))
 
@@ -108,7 +107,7 @@ class _FilesCursor(Cursor):
         reader = self._parts[index].reader
         cursor = reader.open(at)
         if not isinstance(cursor, Cursor):
-            raise ReaderError(f"{reader.name} must be awaited: FilesReader takes no such reader")
+            raise ReaderError(f"{reader.name} is asynchronous; FilesReader takes no such reader")
         self._index = index
         self._cursor = cursor
 

@@ -139,7 +139,7 @@ class _Pages:
         return cls(key, source, columns, first, further)
 
     def query(self, position: JSON, limit: int) -> tuple[Any, dict[str, Any]]:
-        """For the rows behind a position, and one more to see that the key is unique."""
+        """The query of the rows after a position, and one more to check that the key is unique."""
         values: dict[str, Any] = {"limit_of_page": limit + 1}
         if position is None:
             return self.first, values
@@ -199,7 +199,7 @@ class _Pages:
 
 
 def _marked(page: Any, size: int, is_text: bool) -> Any:
-    """The rows of a page, and behind each whether its key equals that of the one before."""
+    """The rows of a page, each with whether its key equals that of the row before."""
     from sqlalchemy import and_, case, func, literal_column, select
 
     rows = page.subquery("rows_of_page")

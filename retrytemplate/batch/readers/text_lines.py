@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from codecs import lookup
 from io import BufferedReader, FileIO
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,7 @@ class RecordedFile(FileIO):
         self._kept = bytearray()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Read, and keep the bytes instead of those that were kept from here on."""
+        """Read, and replace the kept bytes from here on."""
         index = self.tell() - self._start
         count = super().readinto(buffer)
         self._kept[index:] = memoryview(buffer)[:count]
@@ -139,7 +140,7 @@ class LineFile:
 
     @classmethod
     def open(cls, path: str) -> LineFile:
-        """At the first byte behind a byte order mark."""
+        """Open the file at the first byte after a byte order mark."""
         try:
             raw = RecordedFile(path)
         except OSError as exc:
@@ -163,7 +164,7 @@ class LineFile:
         self.file.seek(self._start)
 
     def position(self, *, unclosed: bool) -> JSON:
-        """Here, with a digest of the first bytes of the file and the last ones before here.
+        """The present offset, with a digest of the file's first bytes and of the last before it.
 
         :param unclosed: whether the record that ends here is to have further lines.
         """
@@ -177,7 +178,7 @@ class LineFile:
         }
 
     def seek(self, offset: int) -> None:
-        """Continue at this byte of the file as it is now."""
+        """Continue at this byte of the present file."""
         self._raw.forget(offset)
         self.file.seek(0, os.SEEK_END)  # drops the buffer, which a seek inside it does not
         self.file.seek(offset)
@@ -236,7 +237,7 @@ class LineFile:
         return min(1.0, self.file.tell() / max(1, self.size()))
 
     def size(self) -> int:
-        """Of the file, as it is now."""
+        """The present size of the file."""
         return os.fstat(self.file.fileno()).st_size
 
 
@@ -271,8 +272,9 @@ class LineCursor(Cursor):
         position = file.position(unclosed=self._unclosed)
         return records, {**position, "number": file.number + len(records)}
 
+    @abstractmethod
     def _read(self, limit: int, first: int) -> Records:
-        raise NotImplementedError
+        """Up to *limit* records from here; *first* is the number of the first one."""
 
     def verify(self) -> None:
         """Raise ``ReaderError`` if the file has changed; see ``Cursor.verify``."""

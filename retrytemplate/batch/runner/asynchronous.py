@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define
 
-from retrytemplate._internal.awaitables import is_async, is_awaitable
+from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.cancel_scope import wait_shielded
+from retrytemplate._storage.operation_runner import awaited, perform_async
 from retrytemplate.batch.engine.effects import Processed
 from retrytemplate.batch.runner.base import BaseDriver
 from retrytemplate.batch.runner.failure_capture import AsyncFailureCapture
-from retrytemplate.batch.runner.operations import perform_async
 from retrytemplate.batch.runner.transactions import AsyncTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 
+    from retrytemplate.control.isolation_gate.gate import GateEntry
     from retrytemplate.template import RetryTemplate
 
 __all__ = ["AsyncDriver"]
@@ -27,20 +28,21 @@ class AsyncDriver(BaseDriver):
     """Performs a run in a task, with up to ``concurrency`` calls of the processor at once."""
 
     transactions_type: ClassVar = AsyncTransactions
+    capture_type: ClassVar = AsyncFailureCapture
 
     async def perform(self, steps: Generator[Any, Any, Any]) -> Any:
         """Perform the effects to the end of the steps, and return their result."""
         async with self._alive:
             return await perform_async(self._operation(steps))
 
+    def _enter(self, entry: GateEntry) -> Any:
+        return entry.__aenter__()
+
     def _result(self, piece: str, value: Any) -> Any:
         return value
 
     def _outcome(self, template: RetryTemplate, function: Any, *arguments: Any) -> Any:
         return template.outcome_async(function, *arguments)
-
-    def _capture(self, function: Any, failure: Exception | None = None) -> AsyncFailureCapture:
-        return AsyncFailureCapture(function, failure)
 
     async def _process_items(self, items: Sequence[Any]) -> Processed:
         done = Processed([None] * len(items))
@@ -85,14 +87,14 @@ class AsyncDriver(BaseDriver):
         if self.concurrency > 1:
 
             async def in_thread(item: Any) -> Any:
-                return await _awaited(
+                return await awaited(
                     await asyncio.to_thread(_guard_stop_iteration, processor, item)
                 )
 
             return in_thread
 
         async def call(item: Any) -> Any:
-            return await _awaited(processor(item))
+            return await awaited(processor(item))
 
         return call
 
@@ -121,7 +123,3 @@ def _guard_stop_iteration(processor: Callable[[Any], Any], item: Any) -> Any:
         return processor(item)
     except StopIteration as exc:
         raise RuntimeError("the processor raised StopIteration") from exc
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if is_awaitable(value) else value

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.batch.engine.effects import Try, Write
     from retrytemplate.batch.journal.run import JournalUpdate, Run
-    from retrytemplate.batch.runner.operations import Operation
     from retrytemplate.batch.runner.transactions import Transactions
     from retrytemplate.history import Outcome
 
@@ -68,7 +68,9 @@ class _Transaction:
 
     def _check_applied(self) -> Operation[bool]:
         """Whether the journal has the transaction."""
-        done: bool = yield self.transactions.statement(self.transactions.ledger.applied, self.run)
+        done: bool = yield self.transactions.statement(
+            self.transactions.ledger.is_applied, self.run
+        )
         return done
 
 
@@ -263,7 +265,7 @@ class Attempts(_Transaction, Guard):
         )
 
     def reserve(self, context: Any, delay: float) -> Any:
-        """No transaction stays open during a wait."""
+        """Close the transaction before a wait."""
         return self.transactions.perform(self._close_all()) if delay > 0 else None
 
     def _close_all(self) -> Operation[None]:

@@ -5,27 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define, evolve, field
 
-from retrytemplate.batch import outbox
 from retrytemplate.batch.engine.effects import (
     AfterCommit,
     Commit,
-    EmitEvents,
+    EnterGate,
     Fatal,
-    FindUnsent,
     Process,
     Processed,
     Read,
     ReadRecords,
-    SendOutbox,
     Try,
     Write,
     WriteJournal,
     failing,
 )
+from retrytemplate.batch.events import EmitEvents
+from retrytemplate.batch.journal.message_rows import delete_messages
+from retrytemplate.batch.outbox import FindUnsent, SendOutbox, unsent
 from retrytemplate.batch.runner.attempts import ENDING, Attempts, Shared
 from retrytemplate.batch.runner.failure_capture import first_attempt_record
 from retrytemplate.classify.exceptions import is_never_retried
@@ -37,9 +37,10 @@ from retrytemplate.policies.result import ResultRetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.batch.outbox import Outbox, UnsentMessage
     from retrytemplate.batch.readers.base import Reader
-    from retrytemplate.batch.runner.operations import Operation
+    from retrytemplate.control.isolation_gate.gate import GateEntry, ProcessGate
     from retrytemplate.template import RetryTemplate
 
 
@@ -60,6 +61,9 @@ class BaseDriver:
     :param is_fatal: whether a failure of the processor ends the run.
     """
 
+    capture_type: ClassVar[Any]
+    """Its kind of ``FailureCapture``."""
+
     reader: Reader
     processor: Any
     template: RetryTemplate
@@ -67,11 +71,13 @@ class BaseDriver:
     is_fatal: Callable[[BaseException], bool]
     transactions: Any
     run: Any
+    gate: ProcessGate
     heartbeat: Any = None
     listeners: Sequence[Any] = ()
     after_commit: Callable[[Any], Any] | None = None
     outbox: Outbox | None = None
     _cursor: Any = field(init=False, default=None)
+    _entry: GateEntry | None = field(init=False, default=None)
     _shared: Shared | None = field(init=False, default=None)
     """The transaction of a search, while one is open."""
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
@@ -100,6 +106,7 @@ class BaseDriver:
     def _operation(self, steps: Generator[Any, Any, Any]) -> Operation[Any]:
         """Perform the effects to the end of the steps, and return their result."""
         does: dict[type, Callable[[Any], Operation[Any]]] = {
+            EnterGate: self._enter_gate,
             Read: self._read,
             Process: self._process,
             Write: self._write,
@@ -125,15 +132,22 @@ class BaseDriver:
         except StopIteration as end:
             return end.value
         finally:
-            yield from self._close_shared()
-            if self._cursor is not None:
-                with _log_errors(self._cursor.close):
-                    yield self._result("reader", self._cursor.close())
+            try:
+                yield from self._close_shared()
+                if self._cursor is not None:
+                    with _log_errors(self._cursor.close):
+                        yield self._result("reader", self._cursor.close())
+            finally:
+                self._leave_gate()
 
     @property
     def _alive(self) -> Any:
         """The context of a run: its heartbeat, if it has one."""
         return nullcontext() if self.heartbeat is None else self.heartbeat
+
+    def _enter(self, entry: GateEntry) -> Any:
+        """Enter the gate."""
+        raise NotImplementedError
 
     def _result(self, piece: str, value: Any) -> Any:
         """The result of a component, as this kind of driver yields it."""
@@ -143,13 +157,19 @@ class BaseDriver:
         """The outcome of a call that a template retries."""
         raise NotImplementedError
 
-    def _capture(self, function: Any, failure: Exception | None = None) -> Any:
-        """A function whose failures are written down."""
-        raise NotImplementedError
-
     def _process_items(self, items: Sequence[Any]) -> Any:
         """Call the processor with each item."""
         raise NotImplementedError
+
+    def _enter_gate(self, effect: EnterGate) -> Operation[None]:
+        self._leave_gate()
+        self._entry = self.gate.exclusive() if effect.exclusive else self.gate.shared()
+        yield self._enter(self._entry)
+
+    def _leave_gate(self) -> None:
+        if self._entry is not None:
+            self._entry.__exit__()
+            self._entry = None
 
     def _read(self, effect: Read) -> Operation[ReadRecords]:
         cursor = self._cursor
@@ -174,7 +194,7 @@ class BaseDriver:
 
     def _write(self, effect: Write) -> Operation[Outcome[Any]]:
         attempts = Attempts(self.transactions, self.run, effect, self._verify)
-        capture = self._capture(attempts.run_attempt)
+        capture = self.capture_type(attempts.run_attempt)
         try:
             outcome = yield self._outcome(self._template_for(attempts, effect), capture)
         finally:
@@ -197,7 +217,7 @@ class BaseDriver:
         return self._check_outcome(attempts, capture, shared)
 
     def _attempt(self, attempts: Attempts, effect: Try) -> Operation[tuple[Any, Outcome[Any]]]:
-        """The outcome of a call, made by the template only where that fails and may be retried."""
+        """The outcome of a call; the template is used after a retryable first failure only."""
         failure = None
         if not self._needs_template:
             try:
@@ -207,7 +227,7 @@ class BaseDriver:
                     record = first_attempt_record(exc, self._redact)
                     return None, Outcome(None, exc, 1, (record,), 0.0)
                 failure = exc
-        capture = self._capture(attempts.run_attempt, failure)
+        capture = self.capture_type(attempts.run_attempt, failure)
         del failure  # its traceback holds this frame
         return capture, (yield self._outcome(self._template_for(attempts, effect), capture))
 
@@ -244,9 +264,7 @@ class BaseDriver:
             yield self._result("after_commit hook", self.after_commit(effect.items))
 
     def _find_unsent(self, effect: FindUnsent) -> Operation[list[UnsentMessage]]:
-        found: list[UnsentMessage] = yield self.transactions.run_in_transaction(
-            outbox.unsent, effect
-        )
+        found: list[UnsentMessage] = yield self.transactions.run_in_transaction(unsent, effect)
         return found
 
     def _send_outbox(self, effect: SendOutbox) -> Operation[BaseException | None]:
@@ -255,7 +273,7 @@ class BaseDriver:
         if isinstance(sent.exception, MisuseError):
             raise sent.exception
         if sent.exception is None:
-            yield self.transactions.run_in_transaction(outbox.delete, effect.message.id)
+            yield self.transactions.run_in_transaction(delete_messages, effect.message.id)
         failure: BaseException | None = sent.exception
         return failure
 
@@ -306,4 +324,4 @@ def _log_errors(hook: Any) -> Iterator[None]:
     except MisuseError:
         raise
     except Exception:
-        LOG.exception("%r failed; the run continues", hook)
+        LOG.exception("%r raised an exception; the run continues", hook)

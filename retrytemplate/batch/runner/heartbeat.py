@@ -1,10 +1,10 @@
-"""The sign of life of a run, while its process is at work on it."""
+"""Heartbeat of a run: its lease is renewed while its process works."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate._internal.threads import Threads, repeat_until_stopped
@@ -12,7 +12,7 @@ from retrytemplate.batch.errors import RunLostError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import Self
 
 __all__ = ["AsyncHeartbeat", "Heartbeat", "never"]
@@ -22,27 +22,34 @@ SHARE = 1 / 3
 
 
 def never() -> None:
-    """Nothing to renew."""
+    """Renew nothing."""
 
 
-class Heartbeat:
-    """Renews a run's lease in a thread.
+class _Heartbeat:
+    """Renews a run's lease until it is left.
 
     A renewal that fails is tried again with the next one.  Where another process has taken the run
     over, ``check`` raises.
     """
 
-    def __init__(self, renew: Callable[[], object], lease: float) -> None:
+    def __init__(self, renew: Callable[[], Any], lease: float) -> None:
         self._renew = renew
         self._rest = lease * SHARE
-        self._over = SimpleQueue[None]()
         self._lost: RunLostError | None = None
-        self._thread = Threads("retrytemplate-run", [self._run])
 
     def check(self) -> None:
-        """Raise ``RunLostError`` if the run is another's."""
+        """Raise ``RunLostError`` if another process holds the run."""
         if self._lost is not None:
             raise self._lost
+
+
+class Heartbeat(_Heartbeat):
+    """Renews in a thread."""
+
+    def __init__(self, renew: Callable[[], object], lease: float) -> None:
+        super().__init__(renew, lease)
+        self._over = SimpleQueue[None]()
+        self._thread = Threads("retrytemplate-run", [self._run])
 
     def _run(self) -> None:
         for _ in repeat_until_stopped(self._over, self._rest):
@@ -67,19 +74,10 @@ class Heartbeat:
         self._thread.wait()
 
 
-class AsyncHeartbeat:
-    """The same in a task: what blocks the event loop stops it too."""
+class AsyncHeartbeat(_Heartbeat):
+    """Renews in a task: what blocks the event loop stops it too."""
 
-    def __init__(self, renew: Callable[[], Awaitable[object]], lease: float) -> None:
-        self._renew = renew
-        self._rest = lease * SHARE
-        self._lost: RunLostError | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def check(self) -> None:
-        """Raise ``RunLostError`` if the run is another's."""
-        if self._lost is not None:
-            raise self._lost
+    _task: asyncio.Task[None] | None = None
 
     async def _run(self, over: asyncio.Event) -> None:
         import asyncio

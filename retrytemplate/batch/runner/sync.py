@@ -11,16 +11,16 @@ from attrs import define
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate._internal.threads import Threads
+from retrytemplate._storage.operation_runner import perform
 from retrytemplate.batch.engine.effects import Processed
 from retrytemplate.batch.runner.base import BaseDriver
 from retrytemplate.batch.runner.failure_capture import FailureCapture
-from retrytemplate.batch.runner.operations import perform
-from retrytemplate.batch.runner.transactions import Transactions
-from retrytemplate.errors import MisuseError
+from retrytemplate.batch.runner.transactions import Transactions, checked_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
+    from retrytemplate.control.isolation_gate.gate import GateEntry
     from retrytemplate.history import Outcome
     from retrytemplate.template import RetryTemplate
 
@@ -32,27 +32,25 @@ class Driver(BaseDriver):
     """Performs a run in this thread, with up to ``concurrency`` threads for the processor."""
 
     transactions_type: ClassVar = Transactions
+    capture_type: ClassVar = FailureCapture
 
     def perform(self, steps: Generator[Any, Any, Any]) -> Any:
         """Perform the effects to the end of the steps, and return their result."""
         with self._alive:
             return perform(self._operation(steps))
 
+    def _enter(self, entry: GateEntry) -> Any:
+        return entry.__enter__()
+
     def _result(self, piece: str, value: Any) -> Any:
-        if is_awaitable(value):
-            close_unawaited(value)
-            raise _awaitable_error(piece)
-        return value
+        return checked_result(piece, value)
 
     def _outcome(self, template: RetryTemplate, function: Any, *arguments: Any) -> Outcome[Any]:
         return template.outcome(function, *arguments)
 
-    def _capture(self, function: Any, failure: Exception | None = None) -> FailureCapture:
-        return FailureCapture(function, failure)
-
     def _process_items(self, items: Sequence[Any]) -> Processed:
         if self.concurrency > 1 and len(items) > 1:
-            done = self._in_threads(items, self.processor)
+            done = self._in_threads(items)
         else:
             done = Processed()
             if self._needs_template:
@@ -60,14 +58,13 @@ class Driver(BaseDriver):
                     if not self._retry(done, index, FailureCapture(self.processor), item):
                         break
             else:
-                self._directly(items, self.processor, done)
+                self._directly(items, done)
         _check_values(done.values)
         return done
 
-    def _directly(
-        self, items: Sequence[Any], processor: Callable[[Any], Any], done: Processed
-    ) -> None:
-        """Call it without the template until it fails."""
+    def _directly(self, items: Sequence[Any], done: Processed) -> None:
+        """Call the processor without the template until it fails."""
+        processor = self.processor
         append, left, item = done.values.append, iter(items), None
         more = True
         while more:
@@ -84,7 +81,7 @@ class Driver(BaseDriver):
         outcome = self.template.outcome(capture, item)
         return self._record_outcome(done, index, capture, outcome)
 
-    def _in_threads(self, items: Sequence[Any], processor: Callable[[Any], Any]) -> Processed:
+    def _in_threads(self, items: Sequence[Any]) -> Processed:
         """Concurrently; each thread takes the next item in order."""
         done = Processed([None] * len(items))
         lock = threading.Lock()
@@ -99,7 +96,7 @@ class Driver(BaseDriver):
                 if index < 0:
                     return
                 try:
-                    if not self._process_item(done, index, processor, item):
+                    if not self._process_item(done, index, item):
                         over = True
                 except BaseException:
                     over = True
@@ -118,22 +115,16 @@ class Driver(BaseDriver):
         threads.check()
         return done
 
-    def _process_item(
-        self, done: Processed, index: int, processor: Callable[[Any], Any], item: Any
-    ) -> bool:
+    def _process_item(self, done: Processed, index: int, item: Any) -> bool:
         """Process an item in a thread; False: start no further one."""
-        capture = FailureCapture(processor)
+        capture = FailureCapture(self.processor)
         if not self._needs_template:
             try:
-                done.values[index] = processor(item)
+                done.values[index] = self.processor(item)
                 return True
             except Exception as exc:
-                capture = FailureCapture(processor, exc)
+                capture = FailureCapture(self.processor, exc)
         return self._retry(done, index, capture, item)
-
-
-def _awaitable_error(piece: str) -> MisuseError:
-    return MisuseError(f"the {piece} returned an awaitable; use run_async()")
 
 
 def _check_values(values: list[Any]) -> None:
@@ -141,4 +132,4 @@ def _check_values(values: list[Any]) -> None:
     if is_awaitable(first):
         for value in values:
             close_unawaited(value)
-        raise _awaitable_error("processor")
+        checked_result("processor", first)

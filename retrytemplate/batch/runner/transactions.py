@@ -8,8 +8,8 @@ from attrs import define, field
 
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
 from retrytemplate._storage.cancellation import run_to_completion
+from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate.batch.journal import runs
-from retrytemplate.batch.runner.operations import perform, perform_async
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.batch.journal.repository import JobRepository
     from retrytemplate.batch.outbox import Outbox
-    from retrytemplate.batch.runner.operations import Operation
 
-__all__ = ["AsyncTransactions", "Transactions"]
+__all__ = ["AsyncTransactions", "Transactions", "checked_result"]
+
+
+def checked_result(piece: str, value: Any, remedy: str = "use run_async()") -> Any:
+    """The result of a component, which must not be awaitable."""
+    if is_awaitable(value):
+        close_unawaited(value)
+        raise MisuseError(f"the {piece} returned an awaitable; {remedy}")
+    return value
 
 
 @define
@@ -33,7 +41,7 @@ class Transactions:
     :param database: where the items go; None: into the repository's own transactions.
     :param processor: of items that are to be processed in the transaction.
     :param outbox: makes the messages that are kept with the items.
-    :param ledger: has ``close`` and ``applied``: writes and checks the journal.
+    :param ledger: has ``close`` and ``is_applied``: writes and checks the journal.
     """
 
     repository: JobRepository
@@ -94,10 +102,7 @@ class Transactions:
             value = piece(given, connection)
         except StopIteration as exc:  # a generator cannot pass it on
             raise RuntimeError(f"the {name} raised StopIteration") from exc
-        if is_awaitable(value):
-            close_unawaited(value)
-            raise MisuseError(f"the {name} returned an awaitable; use run_async()")
-        return value
+        return checked_result(name, value)
 
 
 @define
@@ -157,10 +162,7 @@ class AsyncTransactions(Transactions):
         if is_async(piece):
             return await piece(given, connection)
         value = await connection.run_sync(lambda inner: piece(given, inner))
-        if is_awaitable(value):
-            close_unawaited(value)
-            raise MisuseError(f"the {name} returned an awaitable; make it an async function")
-        return value
+        return checked_result(name, value, "make it an async function")
 
 
 async def _end_async(connection: AsyncConnection) -> None:

@@ -111,12 +111,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add = add_verb(verbs, "replay", does, REPLAY_EPILOG).add_argument
     add("file", type=Path, metavar="FILE", help="the recorded calls")
     add("--breaker", action="append", metavar="SPEC", help=f"default: {DEFAULT_BREAKER}")
-    add("--seed", type=int, default=1, metavar="N", help="of the jitter (default: %(default)s)")
+    add(
+        "--seed", type=int, default=1, metavar="N", help="seed of the jitter (default: %(default)s)"
+    )
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show or replay; the exit code."""
+    """Show or replay and return the exit code."""
     return _status(args) if args.action == "status" else _replay(args)
 
 
@@ -129,8 +131,8 @@ def _status(args: argparse.Namespace) -> int:
         print_circuits(found)
     if wrong:
         raise CommandFailed("; ".join(wrong))
-    refuses = any(seen.gauge > 0 for seen in found.values())
-    return EXIT_REJECTING if args.exit_code and refuses else 0
+    rejects = any(seen.gauge > 0 for seen in found.values())
+    return EXIT_REJECTING if args.exit_code and rejects else 0
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -161,15 +163,14 @@ def _print_json(seen: dict[str, Replayed]) -> None:
     print_json([{"breaker": spec} | asdict(each) for spec, each in seen.items()])
 
 
-HEADS = ("breaker", "opened", "again", "open for", "rejected", "good", "failures")
+HEADS = ("breaker", "opened", "reopened", "open", "rejected", "wrongly", "failed")
 LEGEND = (
-    "again: reopened by a half-open trial call; open for: total time until it closed again;",
-    "good: rejected, but successful without the breaker; failures: admitted calls that failed",
+    "reopened: by a half-open trial call; open: total time until the circuit closed again;",
+    "wrongly: rejected calls that succeed in the recording; failed: admitted calls that fail",
 )
 
 
 def _print_replay(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> None:
-    from retrytemplate.cli.formatting import format_clock
     from retrytemplate.cli.tables import Screen
 
     length = max(call.time + call.duration for call in calls) - min(call.time for call in calls)
@@ -184,7 +185,7 @@ def _print_replay(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> N
             spec,
             str(each.opened),
             str(each.reopened),
-            format_clock(each.seconds),
+            f"{each.seconds:.0f} s",
             str(each.rejected),
             str(each.rejected_successes),
             str(each.failures),
@@ -272,19 +273,8 @@ def _call(item: Any, where: str) -> RecordedCall:
 
 
 ALLOWED = "of Redis or Valkey, such as redis://host/0"
-CIRCUIT_HEADS = (
-    "circuit",
-    "state",
-    "for",
-    "left",
-    "calls",
-    "failures",
-    "slow",
-    "permits",
-    "by",
-    "reason",
-)
-NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
+CIRCUIT_HEADS = "circuit state for left calls failures slow permits by reason".split()
+NUMBERS = CIRCUIT_HEADS[2:-2]
 GAUGE_OPEN, GAUGE_HALF_OPEN = 2, 1
 
 
@@ -299,7 +289,7 @@ def load_circuits(args: Namespace) -> tuple[dict[str, CircuitRecord], list[str]]
     url = stores.store_url(args, ALLOWED)
     family, driven = stores.parse_store_url(url)
     if family != stores.REDIS:
-        raise UsageError(f"--store: must be a URL {ALLOWED}; other stores have no circuits")
+        raise UsageError(f"--store must be a URL {ALLOWED}; other stores have no circuits")
     try:
         store = RedisCircuitStore(driven, prefix=args.store_prefix)
     except (TypeError, ValueError) as error:

@@ -97,7 +97,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, show or forget; the exit code."""
+    """List, show or forget and return the exit code."""
     with stores.open_entries(args) as entries:
         return {"list": _list, "show": _show, "forget": _forget}[args.action](args, entries)
 
@@ -123,20 +123,20 @@ def _show(args: argparse.Namespace, entries: ContextInspector) -> int:
 
 
 def _forget(args: argparse.Namespace, entries: ContextInspector) -> int:
-    asked = {key: entries.find(key) for key in args.keys}
-    found = {key: entry for key, entry in asked.items() if entry is not None}
+    entries_by_key = {key: entries.find(key) for key in args.keys}
+    found = {key: entry for key, entry in entries_by_key.items() if entry is not None}
     number = format_count(len(found), "key")
     if found and not args.yes and not confirm(f"Forget {number}?", _facts(found)):
         raise CommandFailed("no key is forgotten")
     for key in found:
         entries.forget(key)
-    unknown = [key for key in asked if key not in found]
+    unknown = [key for key in entries_by_key if key not in found]
     if args.json:
         print_json({"forgotten": list(found), "unknown": unknown})
     else:
         print(f"{number} forgotten")
     if unknown:
-        raise CommandFailed(f"no record of the key {', '.join(map(repr, unknown))}")
+        raise CommandFailed(f"no record of these keys: {', '.join(map(repr, unknown))}")
     return 0
 
 
@@ -180,9 +180,9 @@ def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield ("held by" if entry.held else "was held by"), f"{entry.worker}, until {until}"
     if entry.problem is not None:
         yield "record", entry.problem
-    most = "" if record.max_attempts is None else f", at most {record.max_attempts}"
+    most = "" if record.max_attempts is None else f" of at most {record.max_attempts}"
     if record.attempts:
-        yield "failed", f"{record.failures} of {record.attempts} attempts{most}"
+        yield "attempts", f"{record.attempts}{most}, {record.failures} failed"
     if record.last is not None:
         yield "last failure", _failure(record.last)
     for label, when in (
@@ -193,13 +193,13 @@ def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
         if when is not None:
             yield label, f"{format_moment(when)}, {format_age(now - when)}"
     for label, value in (
-        ("label", record.name),
+        ("template", record.name),
         ("attributes", record.attributes),
         ("policy state", record.policy_state),
         ("backoff state", record.backoff_state),
     ):
         if value is not None:
-            yield label, value if isinstance(value, str) else _json(value)
+            yield label, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     yield "fence", str(entry.fence)
 
 
@@ -208,7 +208,7 @@ def _phase(entry: Entry) -> str:
     if entry.lost:
         return "attempting, lost: the lease expired before the worker reported a result"
     if entry.phase == "idle" and (not record.retry_allowed or record.gave_up):
-        return "idle, no attempt left: the next delivery recovers"
+        return "idle, no attempts remain: the next delivery runs the recovery or fails"
     return entry.phase
 
 
@@ -220,10 +220,6 @@ def _failure(failure: RecordedFailure | None) -> str:
     return ", from ".join(texts)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 KEYS: Listing[Entry] = Listing(
     items="keys",
     heads=("key", "phase", "failed", "age/lease", "last failure"),
@@ -232,5 +228,5 @@ KEYS: Listing[Entry] = Listing(
     style=_style,
     as_json=_summary,
     cursor=lambda entry: entry.key,
-    empty="No such key.",
+    empty="No keys match.",
 )

@@ -77,7 +77,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; the exit code."""
+    """Run the demo and return the exit code."""
     screen = None if args.json else Screen()
     job = _prepare(args)
     with stopped_by_signals(job.step.stop, print_stderr if screen is None else screen.notice):
@@ -154,7 +154,7 @@ def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
         "dead_letters_by_error": report.dead_letters_by_error,
         "seconds": round(report.seconds, 3),
         "waited": round(report.waited, 3),
-        "waits_asked": round(report.asked, 3),
+        "planned_wait": round(report.planned_wait, 3),
         "service_sent": {kind: report.sent.get(kind, 0) for kind in ANSWERS},
         "client_saw": {kind: report.seen.get(kind, 0) for kind in ANSWERS},
         "problems": list(report.problems),
@@ -189,7 +189,7 @@ def _print_error(problem: object, code: int) -> int:
 
 ANSWERS = {
     "priced": "a price (200)",
-    "unavailable": "not now (503)",
+    "unavailable": "unavailable (503)",
     "reset": "connection reset",
     "slow": "too slow",
     "rejected": "rejected (4xx)",
@@ -293,7 +293,7 @@ class Screen:
 
 def _lines(report: Report) -> Table:
     table = _table("lines", ("", "right"), ("", "left"))
-    table.add_row("read", f"{report.read}", f"of the file, in {report.seconds:.1f} s")
+    table.add_row("read", f"{report.read}", f"lines in {report.seconds:.1f} s")
     written = f"with a price, in transactions of {CHUNK} lines"
     table.add_row("written", f"{report.written}", written, style="green")
     table.add_row("dead-lettered", f"{report.dead_lettered}", _reasons(report), style="red")

@@ -6,6 +6,8 @@ import sys
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from attrs import asdict
+
 from retrytemplate._internal.formatting import format_age, format_moment, format_span, with_text
 from retrytemplate.batch.dead_letters import PHASES, STATES
 from retrytemplate.cli import stores, user_files
@@ -52,8 +54,8 @@ examples:
   retrytemplate dlq export --state any --store sqlite:///jobs.db > letters.jsonl
 
 exit codes:
-  0 done   1 the store cannot be reached, has no such letter, or a replay failed   2 wrong use
-  130 interrupted
+  0 done   1 the store cannot be reached, has no such letter or run, or a replay failed
+  2 wrong use   130 interrupted
 """
 
 LIST_EPILOG = f"""\
@@ -109,14 +111,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     verbs = add_verbs(parser)
     listing = add_verb(verbs, "list", "list the letters", LIST_EPILOG, stores.journal_options())
     _add_filters(listing)
-    listing.add_argument(
-        "--after",
-        type=row_number,
-        default=0,
-        metavar="ID",
-        help="the next page",
-    )
-    add_limit(listing, "letters")
+    add_limit(listing, "letters", after="ID")
     showing = add_verb(
         verbs, "show", "show all facts of a letter", SHOW_EPILOG, stores.journal_options()
     )
@@ -169,13 +164,14 @@ def _add_replaying(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, show, discard, export or replay; the exit code."""
+    """List, show, discard, export or replay and return the exit code."""
     from retrytemplate.batch import DeadLetters
 
     if args.action == "replay":
         return _replay(args)
     does = {"list": _list, "show": _show, "discard": _discard, "export": _export}[args.action]
     with stores.open_journal(args) as repository:
+        stores.check_run_filter(args, repository)
         return does(args, DeadLetters(repository))
 
 
@@ -214,14 +210,7 @@ def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     if args.json:
-        print_json(
-            {
-                "discarded": done.discarded,
-                "before": done.before,
-                "replayed": done.replayed,
-                "unknown": done.unknown,
-            }
-        )
+        print_json(asdict(done))
     else:
         again = f", {format_count(len(done.before), 'letter')} before" if done.before else ""
         print(f"{format_count(len(done.discarded), 'letter')} discarded{again}")
@@ -329,5 +318,5 @@ LETTERS: Listing[DeadLetter] = Listing(
     style=_style,
     as_json=_summary,
     cursor=lambda letter: letter.id,
-    empty="No such letter.",
+    empty="No dead letters match.",
 )

@@ -41,8 +41,8 @@ examples:
   retrytemplate outbox send job.py:step
 
 exit codes:
-  0 done   1 the store cannot be reached, or a message could not be sent   2 wrong use
-  130 interrupted
+  0 done   1 the store cannot be reached, has no such run, or a message could not be sent
+  2 wrong use   130 interrupted
 """
 
 LIST_EPILOG = f"""\
@@ -75,21 +75,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add = listing.add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
     add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
-    add(
-        "--after",
-        type=row_number,
-        default=0,
-        metavar="NUMBER",
-        help="the next page",
-    )
-    add_limit(listing, "messages")
+    add_limit(listing, "messages", after="NUMBER")
     awaited = "use send_outbox_async(), for an asynchronous send function"
     add_step(add_verb(verbs, "send", "send the messages of a step", SEND_EPILOG), awaited)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """List or send; the exit code."""
+    """List or send and return the exit code."""
     if args.action == "send":
         return _send(args)
     with stores.open_journal(args) as repository:
@@ -100,6 +93,7 @@ def _list(args: argparse.Namespace, repository: JobRepository) -> int:
     from retrytemplate.batch import UnsentMessages
 
     messages, which = UnsentMessages(repository), {"step": args.step, "run": args.of_run}
+    stores.check_run_filter(args, repository)
     found = messages.page(after=args.after, limit=args.limit + 1, **which)
     MESSAGES.print(args, found, lambda: messages.count(**which))
     return 0

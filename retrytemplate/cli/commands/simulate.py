@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import sys
-from itertools import accumulate
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, field, frozen
+from attrs import frozen
 
 from retrytemplate.cli import specs
 from retrytemplate.cli.arguments import add_command, whole_number
 from retrytemplate.cli.arguments import seconds as seconds_from
+from retrytemplate.cli.commands.simulate_runs import Run
 from retrytemplate.cli.errors import UsageError, console, print_json
-from retrytemplate.simulation import interpolated
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions
     from rich.measure import Measurement
     from rich.table import Table
 
+    from retrytemplate.cli.commands.simulate_runs import Quantiles, Retry
     from retrytemplate.policies.base import RetryPolicy
-    from retrytemplate.simulation import Simulation, WorstCase
 
-__all__ = ["AsciiPlot", "Quantiles", "Retry", "Run", "add_parser", "run", "seconds", "show"]
+__all__ = ["AsciiPlot", "add_parser", "run", "seconds", "show"]
 
 
 POLICY = "simple:max_attempts=5"
@@ -161,72 +160,6 @@ DECIMALS = ((1, 3), (10, 2), (100, 1))
 EXPONENT_FROM = 1e9
 
 
-@frozen
-class Quantiles:
-    """Minimum, 10th percentile, median, 90th percentile and maximum of some values."""
-
-    least: float
-    tenth: float
-    median: float
-    ninetieth: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Quantiles:
-        ordered = sorted(values)
-        return cls(*(interpolated(ordered, p) for p in (0.0, 0.1, 0.5, 0.9, 1.0)))
-
-
-@frozen
-class Retry:
-    """The retries of one number: the runs that reached it, their delays and total delays."""
-
-    number: int
-    runs: int
-    delay: Quantiles
-    so_far: Quantiles
-
-
-@frozen
-class Run:
-    """The simulation of one backoff."""
-
-    backoff: str
-    simulation: Simulation
-    worst: WorstCase
-    retries: tuple[Retry, ...] = field(init=False, repr=False)
-    total: Quantiles = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "retries", tuple(self._retries()))
-        object.__setattr__(self, "total", Quantiles.of(self.simulation.totals))
-
-    def _retries(self) -> Iterable[Retry]:
-        runs = [tuple(zip(run, accumulate(run), strict=True)) for run in self.simulation.sequences]
-        for place in range(self.simulation.retries):
-            pairs = [run[place] for run in runs if len(run) > place]
-            delays, sums = zip(*pairs, strict=True)
-            yield Retry(place + 1, len(pairs), Quantiles.of(delays), Quantiles.of(sums))
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers as JSON values: an unbounded one is null."""
-        return {
-            "backoff": self.backoff,
-            "cut": self.simulation.cut,
-            "percentiles": list(self.simulation.percentiles),
-            "retries": [_finite(asdict(retry)) for retry in self.retries],
-            "total": _finite(asdict(self.total)),
-            "worst_case": _finite(asdict(self.worst)),
-        }
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for infinity, which JSON lacks."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
 def seconds(value: float, scale: float | None = None) -> str:
     """Seconds with about three significant digits of *scale*, by default of the value.
 
@@ -263,7 +196,7 @@ class AsciiPlot:
     def strip(self, spread: Quantiles, scale: float) -> str:
         """The values between 0 and *scale*: all ``░``, p10 to p90 ``▒``, median ``█``.
 
-        >>> from retrytemplate.cli.commands.simulate import Quantiles
+        >>> from retrytemplate.cli.commands.simulate_runs import Quantiles
         >>> AsciiPlot(9).strip(Quantiles(0.0, 1.0, 2.0, 3.0, 4.0), 4.0)
         '░░▒▒█▒▒░░'
         """

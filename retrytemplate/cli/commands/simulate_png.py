@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from retrytemplate.cli.commands.simulate import Quantiles, Run
+    from retrytemplate.cli.commands.simulate_runs import Quantiles, Run
 
 __all__ = ["draw"]
 

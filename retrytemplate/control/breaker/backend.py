@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,16 +27,18 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker.window import Counter
     from retrytemplate.control.events import ControlEvent
 
-__all__ = ["GAUGES", "CircuitBackend", "CircuitSnapshot", "FastPath", "LocalBackend", "next_jitter"]
-
-
-if TYPE_CHECKING:
     # The permit (0: none is counted; None: no call now), in which generation, the state, and
     # seconds until it is worth to ask again.
     Admission = tuple[Any, Any, State, float | None]
 
-
-LOG = logging.getLogger("retrytemplate.control")
+__all__ = [
+    "GAUGES",
+    "CircuitBackend",
+    "CircuitSnapshot",
+    "FastPath",
+    "LocalBackend",
+    "circuit_snapshot",
+]
 
 
 class FastPath(Protocol):
@@ -48,7 +49,7 @@ class FastPath(Protocol):
 
 
 class CircuitBackend(Protocol):
-    """What a breaker asks about its circuit, wherever that is kept.
+    """Protocol of the backends of a circuit, in memory or in a store.
 
     ``admit`` and ``report`` may wait for a store; ``admit_without_io`` and ``report_without_io``
     never do: None where it cannot be known without waiting.
@@ -87,21 +88,11 @@ class CircuitBackend(Protocol):
     def close(self) -> None: ...
 
 
-def next_jitter(jitter: Callable[[], float], before: float) -> float:
-    """The factor of the next open time; the previous one if the random source raises."""
-    try:
-        return jitter()
-    except Exception:
-        LOG.exception(
-            "the random source of a circuit breaker failed; the open time stays as it was"
-        )
-        return before
-
-
 class LocalBackend:
-    """A circuit that this process alone knows.  Only the rules run inside the monitor.
+    """A circuit of this process.  Only the rules run inside the monitor.
 
-    :param jitter: a random factor of the open time; called outside of the monitor.
+    :param jitter: from the previous factor of the open time, the next; called outside of the
+        monitor.
     """
 
     does_io = False
@@ -109,12 +100,12 @@ class LocalBackend:
     def __init__(
         self,
         rules: CircuitConfig,
-        jitter: Callable[[], float],
+        jitter: Callable[[float | None], float],
         pending_events: list[Any] | None = None,
     ) -> None:
         self.pending_events: list[Any] = [] if pending_events is None else pending_events
         self.fast_path = self.circuit = CircuitStateMachine(
-            rules, jitter_factor=jitter(), changes=self.pending_events
+            rules, jitter_factor=jitter(None), changes=self.pending_events
         )
         self._jitter = jitter
         self._monitor = Monitor()
@@ -145,7 +136,7 @@ class LocalBackend:
         return number, circuit.generation, circuit.state, retry_after
 
     def _admit_by_state(self, now: float) -> Admission:
-        """The same where nothing may be written: a state that needs a permit rejects."""
+        """Admit or reject without a write: a state that needs a permit rejects."""
         circuit = self.circuit
         state, generation = circuit.state, circuit.generation
         if state in OPEN_TO_ALL:
@@ -156,7 +147,7 @@ class LocalBackend:
     def report(
         self, generation: int, permit: int, verdict: Verdict, slow: bool, now: float
     ) -> bool:
-        """How an admitted call ended; False: too late to count."""
+        """Report the result of an admitted call; False: it is too late to count."""
         closed = self.circuit.closed
         if (
             closed is not None
@@ -180,55 +171,35 @@ class LocalBackend:
         self.circuit.report(self.circuit.generation, 0, verdict, slow, now)
 
     def drain_events(self) -> list[Any]:
-        """What has happened since this was asked last."""
+        """The events since the last call of this method."""
         pending_events = []
         with suppress(IndexError):  # another thread may be faster
             while self.pending_events:
                 pending_events.append(self.pending_events.pop(0))
         if pending_events:
-            self.circuit.jitter_factor = next_jitter(self._jitter, self.circuit.jitter_factor)
+            self.circuit.jitter_factor = self._jitter(self.circuit.jitter_factor)
         return pending_events
 
     def snapshot(self, name: str, now: float) -> CircuitSnapshot:
-        """All that can be known of it at this moment."""
+        """The present state and counts."""
         try:
             return self._monitor.run(self._counted, name, now)
         except Reentered:
-            return self._shown(name, now, self.circuit.counter.known_calls)
+            return circuit_snapshot(name, self.circuit, now, self.circuit.counter.known_calls)
 
     def _counted(self, name: str, now: float) -> CircuitSnapshot:
         self.circuit.expire(now)
-        return self._shown(name, now, self.circuit.counted(now).calls)
-
-    def _shown(self, name: str, now: float, calls: int) -> CircuitSnapshot:
-        circuit = self.circuit
-        counter, manual = circuit.counter, circuit.manual
-        return CircuitSnapshot(
-            name=name,
-            state=circuit.state,
-            generation=circuit.generation,
-            calls=calls,
-            failures=counter.failures,
-            slow=counter.slow,
-            retry_after=circuit.retry_after(now),
-            probes=len(circuit.half_open_permits),
-            successes=circuit.successes,
-            rejected=circuit.rejected,
-            late=circuit.late_results,
-            expired=circuit.expired,
-            by=None if manual is None else manual.by,
-            reason=None if manual is None else manual.reason,
-        )
+        return circuit_snapshot(name, self.circuit, now, self.circuit.counted(now).calls)
 
     def force_state(
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
-        """Put it into a state by hand; closed: as if it were new."""
+        """Force a state; closed: with no calls counted."""
         until = inf if seconds is None else now + seconds
         self._monitor.post(self.circuit.force_state, state, ManualOverride(by, reason), until)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the circuit holds no resources."""
 
 
 # Above 0: calls are rejected.
@@ -244,7 +215,7 @@ GAUGES = {
 
 @frozen(kw_only=True)
 class CircuitSnapshot:
-    """How a circuit stands.
+    """State and counts of a circuit.
 
     :param calls: those in the window, and how many of them were ``failures`` and ``slow``; of an
         open circuit those that opened it.
@@ -285,3 +256,26 @@ class CircuitSnapshot:
         3
         """
         return GAUGES[self.state]
+
+
+def circuit_snapshot(
+    name: str, circuit: CircuitStateMachine, now: float, calls: int
+) -> CircuitSnapshot:
+    """The snapshot of a circuit with these calls in its window."""
+    counter, manual = circuit.counter, circuit.manual
+    return CircuitSnapshot(
+        name=name,
+        state=circuit.state,
+        generation=circuit.generation,
+        calls=calls,
+        failures=counter.failures,
+        slow=counter.slow,
+        retry_after=circuit.retry_after(now),
+        probes=len(circuit.half_open_permits),
+        successes=circuit.successes,
+        rejected=circuit.rejected,
+        late=circuit.late_results,
+        expired=circuit.expired,
+        by=None if manual is None else manual.by,
+        reason=None if manual is None else manual.reason,
+    )

@@ -1,7 +1,8 @@
-"""The circuit breaker: after too many failures no call for a while, then a few to see."""
+"""The circuit breaker: rejects calls after too many failures, then admits a few trial calls."""
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, overload
@@ -47,13 +48,13 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker.backend import CircuitBackend, CircuitSnapshot
     from retrytemplate.control.breaker.redis.store import RedisCircuitStore
     from retrytemplate.control.breaker.state_machine import State
-    from retrytemplate.errors import RetryError
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
 __all__ = ["CircuitBreaker"]
 
+LOG = logging.getLogger("retrytemplate.control")
 MINIMUM_CALLS, FAILURE_RATE, SLOW_RATE = 10, 0.3, 1.0
 RATES = {"minimum_calls": MINIMUM_CALLS, "failure_rate": FAILURE_RATE, "slow_rate": SLOW_RATE}
 
@@ -79,9 +80,18 @@ def _store(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a RedisCircuitStore or None, got {value!r}")
 
 
-def _draw_jitter_factor(jitter: float, random: Any) -> float:
-    """What an open time is multiplied by."""
-    return 1.0 + jitter * float(random.random())
+def _draw_jitter_factor(name: str, jitter: float, random: Any, before: float | None) -> float:
+    """The factor of the next open time; the previous one if the random source raises."""
+    try:
+        return 1.0 + jitter * float(random.random())
+    except Exception:
+        if before is None:
+            raise
+        LOG.exception(
+            "the random source of circuit breaker %r failed; the previous jitter factor is used",
+            name,
+        )
+        return before
 
 
 async def _call_within_permit(
@@ -96,10 +106,6 @@ async def _call_within_permit(
         return await value if is_awaitable(value) else value
 
 
-def _rejected(error: RetryError) -> Outcome[Any]:
-    return Outcome(None, error, 0, (), 0.0, "rejected")
-
-
 @immutable()
 @frozen(eq=False, kw_only=True)
 class CircuitBreaker(Observed, StrategyBase):
@@ -109,8 +115,8 @@ class CircuitBreaker(Observed, StrategyBase):
     once with ``CircuitOpenError``.  Half-open, when the time is over: a few calls are made; enough
     successes close the circuit, one failure opens it again.
 
-    :param name: of what is called; in errors and events.
-    :param window: what is looked back on: ``Calls(n)``, ``Seconds(n)`` or ``Consecutive(n)``.
+    :param name: name of the called service; in errors and events.
+    :param window: the calls that are counted: ``Calls(n)``, ``Seconds(n)`` or ``Consecutive(n)``.
     :param minimum_calls: calls in the window before a rate is compared; default 10.
     :param failure_rate: the share of failures that opens it.
     :param failures: what counts as one: exception classes, a predicate, or an
@@ -125,8 +131,8 @@ class CircuitBreaker(Observed, StrategyBase):
         close between, up to *reset_maximum* seconds.
     :param half_open_calls: concurrent trial calls while half-open; default 3.
     :param required_successes: successful trial calls, none slow, that close it; default 3.
-    :param permit_timeout: seconds after which a call that was made to see, and of which nothing was
-        heard, gives its place to another; None: as *reset_timeout*.
+    :param permit_timeout: seconds after which the permit of a half-open trial call without a result
+        is released; None: as *reset_timeout*.
     :param listeners: notified of changes, rejections and late results.
     :param store: a ``RedisCircuitStore``, where the circuit is shared with the breakers of the same
         name in other processes; None: it is of this process alone.
@@ -134,7 +140,7 @@ class CircuitBreaker(Observed, StrategyBase):
     :param random: the random source: an object with ``random()``.
     :raises ValueError: a number is out of its range.
 
-    A result counts only in the state in which its call was made: what comes later moves nothing.
+    A result counts only in the state in which its call was admitted; a later one changes nothing.
     No lock is held while a function of yours runs.
 
     >>> from retrytemplate import CircuitOpenError
@@ -150,7 +156,7 @@ class CircuitBreaker(Observed, StrategyBase):
     ...     print(error.name, error.retry_after > 29)
     billing True
 
-    Source: ``CircuitBreaker`` of Resilience4j and Polly, with what is wrong there mended.
+    Modelled on ``CircuitBreaker`` of Resilience4j and Polly.
     """
 
     name: str = field(kw_only=False, validator=checked_by(check_text))
@@ -191,7 +197,7 @@ class CircuitBreaker(Observed, StrategyBase):
                 if getattr(self, name) != usual:
                     raise ValueError(
                         f"{name} must be left out with {self.window!r}, "
-                        f"got {getattr(self, name)!r}: a row has no rate"
+                        f"got {getattr(self, name)!r}: consecutive failures have no rate"
                     )
         elif isinstance(self.window, Calls) and self.minimum_calls > self.window.number:
             raise ValueError(
@@ -217,15 +223,17 @@ class CircuitBreaker(Observed, StrategyBase):
         settings = {each.name: getattr(self, each.name) for each in fields(CircuitConfig)}
         settings["permit_timeout"] = self.permit_timeout or self.reset_timeout
         rules = CircuitConfig(**settings)
-        jitter = partial(_draw_jitter_factor, self.reset_jitter, self.random)
+        jitter = partial(_draw_jitter_factor, self.name, self.reset_jitter, self.random)
         if self.store is None:
             calls.backend = LocalBackend(rules, jitter)
         else:
-            from retrytemplate.control.breaker.redis.cached import open_backend
+            from retrytemplate.control.breaker.redis.cached import CachedRedisBackend
+            from retrytemplate.control.breaker.redis.strict import StrictRedisBackend
 
+            kind = StrictRedisBackend if self.store.mode == "strict" else CachedRedisBackend
             notify = partial(notify_if_alive, ref(calls))
             key = self.store.circuit_key(self.name, rules, self.slow_call)
-            calls.backend = open_backend(self.store, key, rules, jitter, calls.monotonic, notify)
+            calls.backend = kind(self.store, key, rules, jitter, calls.monotonic, notify)
         store("_calls", calls)
         store("_backend", calls.backend)
 
@@ -255,14 +263,14 @@ class CircuitBreaker(Observed, StrategyBase):
             return await value if is_awaitable(value) else value
 
     def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
-        """Call the function, if that may be, and say how it went; raises no ``Exception``.
+        """Call the function if the circuit admits it; return the outcome, raise no ``Exception``.
 
         This is the fastest form of a rejection: nothing is raised.
         """
         permit = Permit(self._calls)
         refused = permit.acquire()
         if refused is not None:
-            return _rejected(refused)
+            return Outcome(None, refused, 0, (), 0.0, "rejected")
         try:
             with permit:
                 value = fn(*args, **kwargs)
@@ -290,7 +298,7 @@ class CircuitBreaker(Observed, StrategyBase):
         permit = Permit(self._calls)
         refused = await permit.acquire_async() if self._backend.does_io else permit.acquire()
         if refused is not None:
-            return _rejected(refused)
+            return Outcome(None, refused, 0, (), 0.0, "rejected")
         try:
             if self._backend.does_io:
                 value = await _call_within_permit(permit, fn, args, kwargs)
@@ -376,7 +384,7 @@ class CircuitBreaker(Observed, StrategyBase):
         """Its effect on a call, with its numbers."""
         window, slow = self.window, ""
         if isinstance(window, Consecutive):
-            threshold, share = f"{format_count(window.number, 'failure')} in a row", ""
+            threshold, share = format_count(window.number, "consecutive failure"), ""
         else:
             back = (
                 f"{window.number} calls"
@@ -391,8 +399,8 @@ class CircuitBreaker(Observed, StrategyBase):
         if self.slow_call is not None:
             slow = f" or {share}calls slower than {format_limit(self.slow_call)}"
         return (
-            f"after {threshold}{slow} none is made for {format_limit(self.reset_timeout)} or "
-            f"a little longer; then {self.half_open_calls} at once, to see: "
+            f"after {threshold}{slow} calls are rejected for {format_limit(self.reset_timeout)} or "
+            f"slightly longer; then {format_count(self.half_open_calls, 'trial call')} at once: "
             f"{self.required_successes} that succeed close it"
         )
 
@@ -400,17 +408,17 @@ class CircuitBreaker(Observed, StrategyBase):
 
     @property
     def state(self) -> State:
-        """How it stands now."""
+        """The present state of the circuit."""
         return self.snapshot().state
 
     def snapshot(self) -> CircuitSnapshot:
-        """All that can be known of it at this moment."""
+        """The present state and counts."""
         shown = self._backend.snapshot(self.name, self._calls.monotonic.now())
         self._calls.notify()
         return shown
 
     def close(self) -> None:
-        """Report to the store what was kept back, and watch it no more; without one nothing."""
+        """Send the unreported results to the store, and stop the poller; no effect without one."""
         self._backend.close()
 
     def force_open(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:

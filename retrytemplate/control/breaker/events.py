@@ -26,9 +26,9 @@ class CircuitChanged(ControlEvent):
 
 @frozen(kw_only=True)
 class LateResult(ControlEvent):
-    """A call ended whose state of the circuit is over: it was not counted.
+    """A call ended after the state in which it began: it was not counted.
 
-    :param verdict: what it would have been.
+    :param verdict: the verdict of the call, which was not counted.
     """
 
     verdict: str
@@ -36,7 +36,7 @@ class LateResult(ControlEvent):
 
 @frozen(kw_only=True)
 class CircuitStoreLost(ControlEvent):
-    """The store of a shared circuit is away, or what it holds cannot be used.
+    """The store of a shared circuit is unavailable, or its record cannot be used.
 
     :param error: why.
     """
@@ -46,7 +46,7 @@ class CircuitStoreLost(ControlEvent):
 
 @frozen(kw_only=True)
 class CircuitStoreRecovered(ControlEvent):
-    """The store of a shared circuit is there again, and in use.
+    """The store of a shared circuit is available again, and in use.
 
     :param outage: seconds since it was lost.
     """

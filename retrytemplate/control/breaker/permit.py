@@ -42,7 +42,7 @@ class CircuitCalls:
     backend: CircuitBackend = field(init=False)
 
     async def admit_in_thread(self, now: float) -> Admission:
-        """Ask the store in a thread; release a permit that arrives after a cancellation."""
+        """Query the store in a thread; release a permit that arrives after a cancellation."""
         backend, answers, closed = self.backend, list[Any](), list[bool]()
 
         def ask() -> None:
@@ -132,7 +132,7 @@ class CircuitCalls:
     async def report_async(
         self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
     ) -> None:
-        """Report a call where nothing may block."""
+        """Report a call without blocking the event loop."""
         call = generation, permit, verdict, ended - began >= self.slow, ended
         counted = self.backend.report_without_io(*call)
         if counted is None:
@@ -209,7 +209,7 @@ class Permit:
         self.elapsed = 0.0
 
     def acquire(self) -> RetryError | None:
-        """Ask for admission; the error if the call is rejected."""
+        """Request admission; return the error if the call is rejected."""
         if self._is_held:
             return None
         calls = self._calls
@@ -227,7 +227,7 @@ class Permit:
             raise
 
     async def acquire_async(self) -> RetryError | None:
-        """Ask for admission; a shared circuit is asked in a thread."""
+        """Request admission; a shared circuit is queried in a thread."""
         if self._is_held:
             return None
         calls = self._calls

@@ -1,4 +1,4 @@
-"""What a circuit breaker would have done to calls that were recorded: to find its settings."""
+"""Replay of recorded calls through a circuit breaker, to find its settings."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class RecordedCall:
 
 @frozen(kw_only=True)
 class Replayed:
-    """What a breaker would have done.
+    """Effect of a circuit breaker on recorded calls.
 
-    :param calls: all that were recorded, and ``recorded_failures``: those of them that failed.
-    :param opened: how often it would have opened, and ``reopened``: how often again when it looked.
-    :param seconds: for which it would not have been closed, in all.
-    :param rejected: calls that would not have been made; of them ``rejected_successes`` went well,
-        which the breaker would have cost, and ``rejected_failures`` did not.
+    :param calls: number of recorded calls; ``recorded_failures``: number of those that failed.
+    :param opened: transitions from closed; ``reopened``: transitions from half-open to open.
+    :param seconds: total time for which the circuit would not have been closed.
+    :param rejected: number of calls that the breaker would have rejected; ``rejected_successes``
+        of them succeeded when they were recorded, ``rejected_failures`` failed.
     """
 
     calls: int
@@ -91,14 +91,14 @@ class Replayed:
 
     @property
     def failures(self) -> int:
-        """Those that it would have let through."""
+        """Recorded failures that the breaker would have admitted."""
         return self.recorded_failures - self.rejected_failures
 
 
 def replay(
     breaker: CircuitBreaker, calls: Iterable[RecordedCall | tuple[float, float, Ended]]
 ) -> Replayed:
-    """Let a breaker of the same settings see calls that were recorded.
+    """Replay recorded calls through a breaker of the same settings.
 
     :param breaker: the settings; this one itself sees nothing of it.
     :param calls: the recording, in any order; each a ``RecordedCall``, or a tuple of its fields.
@@ -151,7 +151,7 @@ def _call(value: Any) -> RecordedCall:
 
 @define
 class _Tape:
-    """Moves the clock along the recording, and lets the calls end."""
+    """Advances the clock through the recording, and ends the calls."""
 
     clock: VirtualClock
     began: float | None = None
@@ -159,12 +159,12 @@ class _Tape:
     numbers: Iterator[int] = field(factory=count)
 
     def begin(self, call: RecordedCall, permit: Permit) -> None:
-        """A call that is made, now."""
+        """Register a call that begins now."""
         ends = call.time + call.duration
         heappush(self.going, (ends, next(self.numbers), permit, call.outcome))
 
     def wind(self, until: float) -> None:
-        """Let everything end that is over by then, in its order."""
+        """End the calls that are over by then, in the order of their ends."""
         while self.going and self.going[0][0] <= until:
             ends, _, permit, outcome = heappop(self.going)
             self._move(ends)
@@ -179,7 +179,7 @@ class _Tape:
 
 
 class _Watch(ControlListener):
-    """Sees a circuit open and close."""
+    """Counts the transitions of a circuit, and the time for which it is not closed."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock

@@ -80,7 +80,7 @@ MAX_BACKOFF_EXPONENT = 64
 
 @frozen
 class CircuitConfig:
-    """What a circuit decides by."""
+    """The settings of a circuit."""
 
     window: Calls | Seconds | Consecutive
     minimum_calls: int
@@ -96,7 +96,7 @@ class CircuitConfig:
 
 @frozen
 class ManualOverride:
-    """Who has put a circuit into its state, and why."""
+    """The operator who forced a state, and the reason."""
 
     by: str | None
     reason: str | None
@@ -119,10 +119,10 @@ class StateTransition:
 class CircuitStateMachine:
     """One circuit.  Every change of state begins a generation.
 
-    What is reported for a call of another generation is late: it moves nothing.
+    A report for a call of another generation is late: it changes nothing.
 
     :param jitter_factor: the random factor of the next open time.
-    :param counter: what is looked back on; while it is open, what opened it.
+    :param counter: the window; while the circuit is open, the calls that opened it.
     :param closed: the same while it is closed, where any thread may look: a success is counted
         there at once, as long as the counter is quiet.
     :param rejecting: the state and its end, while it rejects every call; any thread may read it.
@@ -170,7 +170,7 @@ class CircuitStateMachine:
         self.rejected += 1
 
     def expire(self, now: float) -> None:
-        """What has changed by the mere passing of time."""
+        """Apply the transition that is due by time."""
         if now < self.until:
             return
         if self.state == "open":
@@ -193,7 +193,7 @@ class CircuitStateMachine:
         return None
 
     def counted(self, now: float) -> Counter:
-        """What is in the window now."""
+        """The window, without the calls that have left it by now."""
         if self.state in ("closed", "metrics_only"):
             self.counter.evict(now)
         return self.counter
@@ -203,7 +203,7 @@ class CircuitStateMachine:
     def report(
         self, generation: int, permit: int, verdict: Verdict, slow: bool, now: float
     ) -> bool:
-        """How an admitted call ended; False: too late to count."""
+        """Report the result of an admitted call; False: it is too late to count."""
         if generation != self.generation:
             self.late_results += 1
             return False
@@ -218,7 +218,7 @@ class CircuitStateMachine:
         return True
 
     def evaluate_thresholds(self, verdict: Verdict, slow: bool, now: float) -> None:
-        """What follows from a call that has been counted."""
+        """Apply the transition that follows from a counted call."""
         if self.state == "closed":
             if self._exceeds_thresholds():
                 self._open(now)
@@ -273,7 +273,7 @@ class CircuitStateMachine:
 
 
 def code_of(verdict: Verdict, slow: bool) -> int:
-    """What a window takes a call for."""
+    """The code of a call in a window."""
     return (FAILED if verdict == "failure" else 0) | (SLOW if slow else 0)
 
 

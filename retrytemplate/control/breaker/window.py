@@ -1,4 +1,4 @@
-"""What a circuit breaker looks back on: the last calls, those of the last seconds, or a row."""
+"""Windows of a circuit breaker: the last calls, the last seconds, consecutive failures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["FAILED", "SLOW", "Calls", "Consecutive", "Counter", "Seconds"]
 
 FAILED, SLOW = 1, 2
-"""What a call was, as bits; 0: a success in time."""
+"""The result of a call as bits; 0: a success that was not slow."""
 
 
 class Counter(Protocol):
-    """How many of the calls in the window failed, and how many were slow.
+    """Counts the failed and the slow calls of a window.
 
     One thread at a time is here, but for the *fast_successes*.
 
@@ -43,12 +43,12 @@ class Counter(Protocol):
 
     @property
     def calls(self) -> int:
-        """How many are in the window."""
+        """Number of calls in the window."""
         ...
 
     @property
     def known_calls(self) -> int:
-        """How many there were when they were last counted; changes nothing."""
+        """Number of calls at the last count; changes nothing."""
         ...
 
     def add(self, code: int, now: float) -> None:
@@ -56,7 +56,7 @@ class Counter(Protocol):
         ...
 
     def evict(self, now: float) -> None:
-        """Forget what has left the window by now."""
+        """Remove the calls that have left the window by now."""
         ...
 
 
@@ -128,7 +128,7 @@ class Consecutive:
 
 @define
 class _WindowCounter:
-    """What all windows have.
+    """Common part of all windows.
 
     ``next`` of a ``count`` is one step for all threads, and costs a sixth of a lock.
     """
@@ -158,7 +158,7 @@ class _WindowCounter:
         return self._within(self._known)
 
     def _within(self, total: int) -> int:
-        """How many of all calls are in the window."""
+        """Number of all calls that are in the window."""
         raise NotImplementedError
 
     def _count(self, failures: int, slow: int) -> None:
@@ -168,7 +168,7 @@ class _WindowCounter:
 
 @define
 class _CountWindow(_WindowCounter):
-    """Remembers of the last calls those that were not as they should be."""
+    """Counts the last *number* calls; stores only those that failed or were slow."""
 
     size: int
     bad: deque[tuple[int, int]] = field(factory=deque, init=False)  # which call it was, and what
@@ -257,4 +257,4 @@ class _ConsecutiveCounter(_WindowCounter):
         self.fast_path_until = -inf if code else inf
 
     def evict(self, now: float) -> None:
-        """A row does not end by itself."""
+        """Do nothing: consecutive failures do not expire."""

@@ -1,4 +1,4 @@
-"""What a retry budget pays from: a share of the calls, or a bucket of tokens.
+"""Accounting of a retry budget: a ratio of the calls, or a token bucket.
 
 Free of time and threads: the caller says what time it is, one at a time.
 """
@@ -24,7 +24,7 @@ class BudgetAccounting(Protocol):
         ...
 
     def available(self, now: float) -> float:
-        """What is there now."""
+        """The amount available now."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class BudgetAccounting(Protocol):
         ...
 
     def withdraw(self, cost: float, now: float) -> bool:
-        """Pay for a retry; False: there is not enough, and nothing is taken."""
+        """Withdraw the cost of a retry; False: the balance is too low."""
         ...
 
     def refund(self, amount: float, now: float) -> None:
@@ -124,7 +124,7 @@ class TokenBucket:
         self.tokens = self.capacity
 
     def call(self, now: float) -> None:
-        """A call brings nothing."""
+        """Deposit nothing."""
 
     def available(self, now: float) -> float:
         if self.at is None or now > self.at:  # else another thread read its clock a moment later

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COUNTED", "BudgetSnapshot", "RetryBudget"]
 
-# Those in which a call around this one has been counted: what is done in it is part of that call.
+# Budgets that have counted an enclosing call: calls inside are part of that call.
 COUNTED: ContextVar[frozenset[RetryBudget]] = ContextVar(
     "retrytemplate.budgets", default=frozenset()
 )
@@ -37,9 +37,9 @@ COUNTED: ContextVar[frozenset[RetryBudget]] = ContextVar(
 
 @frozen(kw_only=True)
 class BudgetSnapshot:
-    """How a budget stands.
+    """The state of a budget.
 
-    :param available: what is left, in retries or in tokens.
+    :param available: the rest, in retries or in tokens.
     :param granted: retries so far, and ``rejected``: those that were not granted.
     """
 
@@ -104,7 +104,7 @@ class RetryBudget(Guard):
         length: float = to_seconds(ttl)
         check_span("ttl", length)
         if not ratio and not min_per_second:
-            raise ValueError("ratio and min_per_second are both 0: no retry would ever be granted")
+            raise ValueError("ratio and min_per_second must not both be 0: no retry is granted")
         accounting = RatioBudget(ratio, min_per_second * length, length)
         self._make(accounting, 1.0, 0.0, parent, name, listeners, clock)
 
@@ -127,8 +127,8 @@ class RetryBudget(Guard):
         :param refill_per_second: tokens that time brings.
         :param cost: tokens of a retry; or exception classes with the cost of a retry after each,
             of which the nearest counts, and ``Exception`` has to be one.
-        :param refund: tokens that a success at the first attempt brings; a retry that succeeds
-            brings back what it cost.
+        :param refund: tokens refunded by a success at the first attempt; a successful retry
+            refunds its own cost.
 
         Source: the retry quota of the AWS SDKs.
 
@@ -159,11 +159,11 @@ class RetryBudget(Guard):
         if not isinstance(parent, RetryBudget | None):
             raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
         check_text("name", name)
-        heard = as_listeners(listeners)
-        check_listeners("listeners", heard)
+        notified = as_listeners(listeners)
+        check_listeners("listeners", notified)
         clock = given_or_system(clock)
-        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
-            name, parent, accounting, cost, refund, heard, clock, Monitor(), Counter()
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
+            name, parent, accounting, cost, refund, notified, clock, Monitor(), Counter()
         )
 
     def _cost_of(self, failure: BaseException | None) -> float:
@@ -171,7 +171,7 @@ class RetryBudget(Guard):
             return float(self._cost.classify(failure))
         return float(self._cost)
 
-    # What a guard is asked.
+    # The methods of a guard.
 
     def admit(self, context: RetryContext) -> None:
         """A call's first attempt adds to what retries are paid from."""
@@ -200,12 +200,12 @@ class RetryBudget(Guard):
         if self.parent is not None:
             self.parent.on_success(context, result)
 
-    # What is asked for a call that no template makes, as a hedge is.
+    # For a call outside of a template, such as a hedge.
 
     def withdraw(self, failure: BaseException | None = None) -> None:
-        """Pay for one more call than there would be.
+        """Withdraw the cost of an additional call.
 
-        :param failure: what it follows, if anything: the cost may depend on it.
+        :param failure: the failure before the retry, or None: the cost may depend on it.
         :raises RetryBudgetExhaustedError: there is not enough.
 
         >>> budget = RetryBudget.tokens(capacity=10, cost=5)
@@ -233,7 +233,7 @@ class RetryBudget(Guard):
                 raise
 
     def refund(self, failure: BaseException | None = None) -> None:
-        """The call that was paid for is not made."""
+        """Refund the cost of a call that was not made."""
         self._undo_withdrawal(self._cost_of(failure))
         if self.parent is not None:
             self.parent.refund(failure)
@@ -241,7 +241,7 @@ class RetryBudget(Guard):
     # Accounts.
 
     def _withdraw(self, cost: float, now: float) -> tuple[bool, str, float | None]:
-        """Whether it was paid; where it was not, why, and when there will be enough."""
+        """Whether the cost was withdrawn; if not, the reason and the time until it can be."""
         if self._accounting.withdraw(cost, now):
             self._counts["granted"] += 1
             return True, "", None
@@ -270,7 +270,7 @@ class RetryBudget(Guard):
     # Looking.
 
     def snapshot(self) -> BudgetSnapshot:
-        """All that can be known of it at this moment."""
+        """The present balance and counts."""
         try:
             return self._monitor.run(self._refreshed_snapshot, self._clock.monotonic())
         except Reentered:
@@ -292,7 +292,7 @@ class RetryBudget(Guard):
 def _costs(cost: Any, capacity: float) -> Any:
     if isinstance(cost, Mapping):
         if Exception not in cost:
-            raise ValueError(f"cost must say what any Exception costs, got {dict(cost)!r}")
+            raise ValueError(f"cost must have an entry for Exception, got {dict(cost)!r}")
         cost = ExceptionClassifier(cost, default=cost[Exception])
     values = [cost]
     if isinstance(cost, ExceptionClassifier):

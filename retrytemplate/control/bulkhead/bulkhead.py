@@ -31,8 +31,8 @@ from retrytemplate.control._strategy import (
     reject_awaitable,
     returns_result,
 )
+from retrytemplate.control._waiters import ThreadWaiter, task_waiter
 from retrytemplate.control.bulkhead.priority_semaphore import PrioritySemaphore, SlotRequest
-from retrytemplate.control.bulkhead.waiters import ThreadWaiter, task_waiter
 from retrytemplate.control.events import CallRejected, notify_listeners
 from retrytemplate.errors import BulkheadFullError, MisuseError
 
@@ -57,7 +57,7 @@ def _names(name: str, value: Any) -> None:
     if not isinstance(value, tuple):
         raise TypeError(f"{name} must be a list or tuple of names, got {value!r}")
     if not value:
-        raise ValueError(f"{name} must have at least one, got {value!r}")
+        raise ValueError(f"{name} must contain at least one name, got {value!r}")
     for each in value:
         check_text(f"{name}: each", each)
     if len(set(value)) < len(value):
@@ -66,7 +66,7 @@ def _names(name: str, value: Any) -> None:
 
 @frozen(kw_only=True)
 class BulkheadSnapshot:
-    """How a bulkhead stands.
+    """State and counts of a bulkhead.
 
     :param in_use: calls in progress, of ``limit`` at present; ``waiting``: calls in the queue.
     :param keys: how many keys are in use.
@@ -98,8 +98,8 @@ def _wake(semaphore: PrioritySemaphore, requests: list[SlotRequest]) -> None:
 class Bulkhead(Observed, StrategyBase):
     """Limits the concurrent calls, so that one slow dependency does not take every thread.
 
-    :param name: of what is called; in errors and events.
-    :param limit: calls at once.
+    :param name: name of the called service; in errors and events.
+    :param limit: concurrent calls; default 50, at least 1.
     :param queue: calls that may wait; beyond it a call is rejected at once; default 100.
     :param max_wait: seconds a call waits, at most; less where a ``Deadline`` leaves less.
     :param per_key: calls of one key at once; None: no limit of their own.
@@ -262,8 +262,8 @@ class Bulkhead(Observed, StrategyBase):
     def resize(self, limit: int, *, over: Seconds = 0.0) -> None:
         """Change the number of slots; running calls continue, and this call does not wait.
 
-        :param over: seconds in which more slots come, evenly, so that what is called is not
-            overrun; fewer are in force at once.
+        :param over: seconds over which more slots are added evenly, to spare the called service; a
+            lower limit is in force at once.
         :raises ValueError: a number is out of its range.
 
         >>> llm = Bulkhead("llm", limit=1)
@@ -285,7 +285,7 @@ class Bulkhead(Observed, StrategyBase):
         _wake(semaphore, awake)
 
     def snapshot(self) -> BulkheadSnapshot:
-        """All that can be known of it at this moment."""
+        """The present state and counts."""
         self._advance_ramp()
         return self._monitor.read(self._shown)
 
@@ -354,7 +354,7 @@ class Bulkhead(Observed, StrategyBase):
             _wake(self._semaphore, admitted)
 
     def _advance_ramp(self) -> None:
-        """Let in those for whom the limit has grown by now."""
+        """Admit the calls for which the limit has grown by now."""
         if self._semaphore.ramp is not None:
             self._monitor.post(self._apply_ramp, self._monotonic.now())
 
@@ -362,7 +362,7 @@ class Bulkhead(Observed, StrategyBase):
         _wake(self._semaphore, self._semaphore.apply_ramp(now))
 
     def _wait_intervals(self, request: SlotRequest, timeout: float) -> Iterator[float]:
-        """How long to wait next, until the request is granted or the time is over.
+        """Yield the seconds to wait next, until the request is granted or the time is over.
 
         The next step of a growing limit wakes no caller: each waits at most until it is due.
         """
@@ -400,7 +400,7 @@ class Bulkhead(Observed, StrategyBase):
         return error
 
     def _wait_timeout(self) -> tuple[float, Deadline | None]:
-        """How long to wait, and the deadline that says so."""
+        """The seconds to wait, and the deadline that limits them, if one does."""
         deadline = Deadline.current()
         if deadline is None:
             return self.max_wait, None

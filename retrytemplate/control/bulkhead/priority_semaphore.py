@@ -158,7 +158,7 @@ class PrioritySemaphore:
         return admitted + self.admit()
 
     def apply_ramp(self, now: float) -> list[SlotRequest]:
-        """Let in those for whom the limit has grown by now."""
+        """Admit the requests for which the limit has grown by now."""
         if self.ramp is None:
             return []
         self.limit = max(self.limit, self.ramp.at(now))  # another thread's clock may be ahead
@@ -183,7 +183,7 @@ class PrioritySemaphore:
         return request
 
     def _pop_next(self, wait_queues: list[WaitQueue], turn: int) -> SlotRequest | None:
-        """Whose turn it is, who waits there no longer."""
+        """Remove and return the next request."""
         first = [next(iter(wait_queue)) for wait_queue in wait_queues if wait_queue]
         if not first:
             return None

@@ -60,7 +60,7 @@ PostgreSQL says in its place when psycopg connects, MySQL's 1045, a wrong passwo
 
 @frozen(kw_only=True)
 class AuthenticationFailed:
-    """What a notifier gets.
+    """The argument of a notifier: a failed authentication.
 
     :param name: of the template; None: it has none.
     :param attempt: which one it was, from 1.
@@ -87,7 +87,7 @@ class AuthenticationAlert(RetryListener):
     that are raised from one another, make no second message.
 
     :param notify: called with an ``AuthenticationFailed``, in the calling thread, with no lock
-        held.  What it raises is logged, and the call continues.
+        held.  Its exceptions are logged, and the call continues.
     :param failures: an ``ExceptionClassifier`` that says which those are; it classifies the failure
         and its causes one by one, of a group each member and its causes.
 
@@ -113,24 +113,24 @@ class AuthenticationAlert(RetryListener):
 
     def on_error(self, context: RetryContext, exception: BaseException) -> None:
         for member in iter_leaf_exceptions(exception):
-            refused = [each for each in iter_causes(member) if self.failures.classify(each)]
-            if not refused:
+            matching = [each for each in iter_causes(member) if self.failures.classify(each)]
+            if not matching:
                 continue
             if not context.rethrows(exception):  # what leaves is not retried here
                 context.give_up()
             # Of errors that are raised from one another any may be all that another template sees.
-            told = [self._mark_alerted(each) for each in refused]
-            if not any(told):
+            alerted = [self._mark_alerted(each) for each in matching]
+            if not any(alerted):
                 event = AuthenticationFailed(
-                    name=context.name, attempt=context.attempt, error=refused[0]
+                    name=context.name, attempt=context.attempt, error=matching[0]
                 )
                 call_listener(self.notify, event)
 
     def _mark_alerted(self, failure: BaseException) -> bool:
         """Whether an alert was sent for it before; mark it."""
-        told = safe_getattr(failure, ALERTED_ATTR)
-        if isinstance(told, tuple) and self._mark in told:
+        marks = safe_getattr(failure, ALERTED_ATTR)
+        if isinstance(marks, tuple) and self._mark in marks:
             return True
         with suppress(Exception):  # a frozen exception does not take it
-            setattr(failure, ALERTED_ATTR, (*(told or ()), self._mark))
+            setattr(failure, ALERTED_ATTR, (*(marks or ()), self._mark))
         return False

@@ -35,9 +35,9 @@ __all__ = [
 
 @frozen(eq=False, repr=False)
 class DelegatingClassifier(ExceptionClassifier):
-    """Asks another one, and makes something of what that says.
+    """Changes the result of another classifier.
 
-    :param of: who decides, and who says what is judged on its own.
+    :param of: the other classifier; it also selects the parts of an error that are classified.
     """
 
     of: ExceptionClassifier = field(
@@ -45,7 +45,7 @@ class DelegatingClassifier(ExceptionClassifier):
     )
 
     def transform(self, value: Any, exc: BaseException | None) -> Any:
-        """What becomes of a value."""
+        """Return the changed value."""
         raise NotImplementedError
 
     def explicit(self, exc: BaseException | None) -> tuple[bool, Any]:
@@ -85,7 +85,7 @@ def iter_wrapped_errors(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _arguments(exc: BaseException) -> tuple[Any, ...]:
-    """What it was made with; a class may have something else under that name."""
+    """The arguments of the exception; a class may define another ``args``."""
     arguments = safe_getattr(exc, "args")
     return arguments if isinstance(arguments, tuple) else ()
 
@@ -110,7 +110,7 @@ def _is_code(text: str) -> bool:
 
 
 def vendor_codes(exc: BaseException) -> tuple[int | str, ...]:
-    """The database's own code, and what it is a kind of; SQLite names its errors, MySQL counts.
+    """The database's own code and its class; SQLite names its errors, MySQL numbers them.
 
     >>> import sqlite3
     >>> connection = sqlite3.connect(":memory:")
@@ -147,7 +147,7 @@ def os_error(exc: BaseException) -> int | None:
 
 
 def _of_a_driver(exc: BaseException) -> bool:
-    """Whether its class is one of those that PEP 249 asks every database driver to have."""
+    """Whether it is an error of a database driver: of a class that PEP 249 defines."""
     names = {base.__name__ for base in type(exc).__mro__}
     return bool(names & {"DatabaseError", "InterfaceError"})
 
@@ -167,7 +167,7 @@ def _by_sqlstate(value: Any) -> dict[str, Any]:
     for key in table:
         if not isinstance(key, str) or len(key) not in (2, 5) or not _is_code(key):
             raise ValueError(
-                "sqlstate: a key must be a code of five characters, like '40001', or a class of "
+                "keys of sqlstate must be codes of five characters, like '40001', or classes of "
                 f"two, like '40', got {key!r}"
             )
     return {key.upper(): rule for key, rule in table.items()}
@@ -179,7 +179,7 @@ def _by_vendor(value: Any) -> dict[int | str, Any]:
         number = isinstance(key, int) and not isinstance(key, bool)
         if not number and not (isinstance(key, str) and SQLITE_NAME.fullmatch(key)):
             raise ValueError(
-                f"vendor: a key must be a number, or a name like 'SQLITE_BUSY', got {key!r}"
+                f"keys of vendor must be numbers, or names like 'SQLITE_BUSY', got {key!r}"
             )
     return table
 
@@ -192,8 +192,8 @@ def _number(key: Any) -> int:
     number = getattr(numbers, key, None) if isinstance(key, str) else key
     if isinstance(number, bool) or not isinstance(number, int) or number <= 0:
         raise ValueError(
-            f"errno: a key must be a number, or a name like 'ECONNRESET' that the module errno has "
-            f"here, got {key!r}"
+            f"keys of errno must be numbers, or names like 'ECONNRESET' that the module errno "
+            f"defines on this platform, got {key!r}"
         )
     return number
 
@@ -214,7 +214,7 @@ def _by_either(value: Any) -> dict[Any, Any]:
 class CodeClassifier(NamedClassifier):
     """The value of the code that a failure carries, else of its nearest class.
 
-    Codes are looked for on the failure itself and on what it stands for (SQLAlchemy's ``orig``,
+    Codes are looked for on the failure itself and on the error it wraps (SQLAlchemy's ``orig``,
     urllib's ``reason``, exceptions in ``args``), with *traverse_causes* on its causes, too.  A
     vendor's code comes first, then the SQLSTATE, the HTTP status, the errno; a code that no rule
     has is passed over.
@@ -262,7 +262,7 @@ class CodeClassifier(NamedClassifier):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        object.__setattr__(self, "_status", StatusRule.of(self.status, "status: a key"))
+        object.__setattr__(self, "_status", StatusRule.of(self.status, "keys of status"))
 
     def values(self) -> tuple[Any, ...]:
         tables = (self.overrides, self.status, self.sqlstate, self.vendor, self.errno)
@@ -328,7 +328,7 @@ def _with_class(state: str | None) -> tuple[str, ...]:
 
 
 def _first(table: Mapping[Any, Any], keys: Iterable[Any]) -> Answer:
-    """The value of the first key that is there."""
+    """The value of the first key that exists."""
     for key in keys:
         if key in table:
             return True, table[key]
@@ -336,11 +336,11 @@ def _first(table: Mapping[Any, Any], keys: Iterable[Any]) -> Answer:
 
 
 def allowlist(retryable: Iterable[Any], never: Iterable[Any] = ()) -> CodeClassifier:
-    """True for what is listed, False for all else: two tuples, the second of them looked at first.
+    """True for listed exceptions, False for all others; ``never`` is checked first.
 
     :param retryable: exception classes or their qualified names, or one of them.
-    :param never: the same, of what is not retried; its subclasses neither, whatever says the first.
-    :raises ValueError: for ``Exception`` itself: everything is no list.
+    :param never: the same, never retried, nor are their subclasses; it wins over ``retryable``.
+    :raises ValueError: ``retryable`` contains ``Exception`` or ``BaseException``.
 
     >>> worth = allowlist([TimeoutError, "httpx.TransportError"], never=[PermissionError])
     >>> [worth.classify(error) for error in (TimeoutError(), PermissionError(), KeyError())]
@@ -349,7 +349,10 @@ def allowlist(retryable: Iterable[Any], never: Iterable[Any] = ()) -> CodeClassi
     listed, barred = _listed("retryable", retryable), _listed("never", never)
     for each in listed:
         if each in (Exception, BaseException, "builtins.Exception", "builtins.BaseException"):
-            raise ValueError(f"retryable must list what is worth a retry, got {each!r}: everything")
+            raise ValueError(
+                f"retryable must not contain Exception or BaseException, got {each!r}: it would "
+                "retry every error"
+            )
     names = {each: True for each in listed if isinstance(each, str)}
     classes = {each: True for each in listed if not isinstance(each, str)}
     return CodeClassifier(classes, named=names, overrides=dict.fromkeys(barred, False))
@@ -373,7 +376,7 @@ class _Mapped(DelegatingClassifier):
     def __attrs_post_init__(self) -> None:
         for value in self.of.values():
             if value not in self.to:
-                raise ValueError(f"to must say what becomes of {value!r}, got {self.to!r}")
+                raise ValueError(f"to must map {value!r}, a classifier value, got {self.to!r}")
 
     def transform(self, value: Any, exc: BaseException | None) -> Any:
         return self.to[value]
@@ -383,11 +386,11 @@ class _Mapped(DelegatingClassifier):
 
 
 def mapped(of: ExceptionClassifier, to: Mapping[Any, Any]) -> ExceptionClassifier:
-    """A classifier that gives other values for those of another one.
+    """A classifier that maps the values of another one to other values.
 
-    :param of: decides.
-    :param to: what becomes of each of its values.
-    :raises ValueError: where one of them is not there.
+    :param of: the other classifier.
+    :param to: the new value of each of its values.
+    :raises ValueError: one of its values has no new value.
 
     >>> from retrytemplate import ExceptionClassifier
     >>> speed = ExceptionClassifier({TimeoutError: "slow", OSError: "fast"}, default="fast")

@@ -1,4 +1,4 @@
-"""What kind of failure it is: will it pass, does it stay, does it spread, does it destroy?"""
+"""Kinds of failures: transient, persistent, cascading, catastrophic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["TRANSIENT_ERRORS", "FailureKind", "FailureKinds", "is_certificate_er
 
 
 class FailureKind(StrEnum):
-    """What a failure calls for; from the mildest to the worst.
+    """The kind of a failure, from the mildest to the worst.
 
     >>> FailureKind.CASCADING.measures
     ('bulkhead', 'circuit breaker')
@@ -43,7 +43,7 @@ class FailureKind(StrEnum):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is to be done."""
+        """The measures to take."""
         return MEASURES[self]
 
     def __repr__(self) -> str:
@@ -170,9 +170,9 @@ DEFAULTS = OptionalNameClassifier(
 
 @frozen(eq=False, repr=False)
 class FailureKinds(CodeClassifier):
-    """Says of a failure what kind it is, by the codes that databases, HTTP and systems document.
+    """Classifies failures by kind, by the codes that databases, HTTP and systems document.
 
-    What is given here comes before what is usual, and is given as a ``CodeClassifier`` takes it.
+    The codes given here win over the defaults; their form is that of a ``CodeClassifier``.
     Of a group the worst counts.  Causes are looked at from the outside in.
 
     :param rules: exception classes and their kinds.
@@ -237,7 +237,7 @@ class FailureKinds(CodeClassifier):
 
 
 def is_certificate_error(exc: BaseException) -> bool:
-    """Whether a certificate is not trusted; httpx says no more than that there is no connection."""
+    """Whether a certificate is not trusted; httpx reports only that there is no connection."""
     ssl = sys.modules.get("ssl")
     return ssl is not None and any(
         isinstance(part, ssl.SSLCertVerificationError)
@@ -253,4 +253,4 @@ def _timeout(exc: BaseException) -> Answer:
 
 
 TRANSIENT_ERRORS = FailureKinds().among(FailureKind.TRANSIENT)
-"""What a second call may cure, and nothing else: the classifier to begin with."""
+"""Classifier of transient failures: a second call may succeed."""

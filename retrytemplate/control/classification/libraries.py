@@ -1,4 +1,4 @@
-"""What may pass of the failures of one library, whose classes are known by their names only."""
+"""Classifiers of one library's failures; its classes are known by name only."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ REDIS = {
     "ConnectionError": TRANSIENT,
     "TimeoutError": TRANSIENT,
     "BusyLoadingError": TRANSIENT,  # LOADING: the server reads its data
-    "ReadOnlyError": TRANSIENT,  # READONLY: it is a replica since a moment ago
+    "ReadOnlyError": TRANSIENT,  # READONLY: it has just become a replica
     "ClusterDownError": TRANSIENT,
     "MasterDownError": TRANSIENT,
-    "TryAgainError": TRANSIENT,  # slots of a cluster are on their way
+    "TryAgainError": TRANSIENT,  # slots of a cluster are moving
     "WatchError": TRANSIENT,  # another client has written: nothing was done
     "AuthenticationError": PERSISTENT,
     "AuthorizationError": PERSISTENT,
     "MaxConnectionsError": CASCADING,  # of the pool, or of the server
 }
-# SDKs that are made alike.  Their other errors have a status, as litellm's have, which derive from
+# SDKs of one design.  Their other errors have a status, as litellm's have, which derive from
 # these classes.
 SDKS = ("openai", "anthropic", "groq")
-# A status 429 that no wait mends: the account has no quota left.
+# A status 429 that a wait does not mend: the account has no quota left.
 QUOTA_EXHAUSTED = (
     "insufficient_quota",
     "credit_balance_exhausted",
@@ -75,14 +75,14 @@ CONNECTION_REJECTED = re.compile(r"FATAL:\s+(?!\s|the database system|terminatin
 
 @frozen(eq=False, repr=False)
 class _Kinds(OptionalNames, FailureKinds):
-    """With names of a library besides."""
+    """Kinds of failures, also by the names of a library's classes."""
 
 
 @frozen(eq=False, repr=False)
 class OverridingClassifier(DelegatingClassifier):
-    """What another classifier says, unless a function knows better of the failure.
+    """The result of another classifier, unless a function overrides it.
 
-    :param override: True or False of one failure; None: what the other one says.
+    :param override: True or False for one failure; None: the result of the other classifier.
     """
 
     override: Callable[[BaseException], bool | None] = field(
@@ -93,7 +93,7 @@ class OverridingClassifier(DelegatingClassifier):
         if exc is None:
             return value
         parts = list(self.parts(exc))
-        if parts[0] is not exc:  # a group is worth it if all that it holds is
+        if parts[0] is not exc:  # a group is retryable if all its members are
             return all(map(self.classify, parts))
         answer = self.override(exc)
         return value if answer is None else answer
@@ -103,19 +103,19 @@ class OverridingClassifier(DelegatingClassifier):
 
 
 def _redis(exc: BaseException) -> bool | None:
-    """A script that takes long has no class of its own, only a word in front."""
+    """The error of a slow script has no class of its own, only the prefix BUSY."""
     kinds = {base.__name__ for base in type(exc).__mro__}
     return True if "ResponseError" in kinds and BUSY.match(str(exc)) else None
 
 
 def _postgresql(exc: BaseException) -> bool | None:
-    """Whether the server was there and would not have us; else by the code."""
-    said = (words for each in iter_causes(exc) for words in connect_error_texts(each))
-    return False if any(map(CONNECTION_REJECTED.search, said)) else None
+    """False if the server rejected the connection; else the code decides."""
+    texts = (words for each in iter_causes(exc) for words in connect_error_texts(each))
+    return False if any(map(CONNECTION_REJECTED.search, texts)) else None
 
 
 def connect_error_texts(exc: BaseException) -> Iterator[str]:
-    """What a server said when psycopg asked for a connection: it knows no SQLSTATE of that."""
+    """The messages of failed connections of psycopg, which have no SQLSTATE."""
     for part in iter_wrapped_errors(exc):
         if type(part).__name__ == "OperationalError" and sqlstate(part) is None:
             yield str(part)
@@ -134,7 +134,7 @@ def _model(exc: BaseException) -> bool | None:
 
 
 def _of(exc: BaseException) -> Iterator[Any]:
-    """What an SDK calls the failure, in the places where they put it."""
+    """The codes and types of a failure, in the places where SDKs put them."""
     body = safe_getattr(exc, "body")
     inner = body.get("error") if isinstance(body, dict) else None
     for name in ("code", "type"):
@@ -145,7 +145,7 @@ def _of(exc: BaseException) -> Iterator[Any]:
 
 
 def _stream(exc: BaseException) -> bool | None:
-    """The limit of the first item: no item was delivered, so the stream may restart."""
+    """True for a timeout of the first item: no item was delivered, so the stream may restart."""
     return True if isinstance(exc, DeadlineExceededError) and exc.kind == FIRST else None
 
 

@@ -37,7 +37,7 @@ def _copy(rules: Mapping[str, Rule]) -> dict[str, Rule]:
 def _check_rule(name: str, value: Any) -> None:
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], bool):
         raise TypeError(
-            f"{name} must be an exception and whether it is worth a retry, got {value!r}"
+            f"{name} must be a tuple of an exception and whether it is retryable, got {value!r}"
         )
     if not is_exception_class(value[0]):
         check_function(f"{name}: the exception", value[0])
@@ -54,7 +54,7 @@ def _check_rules(name: str, value: Any) -> None:
 
 @frozen(eq=False)
 class ServiceErrors(StrategyBase):
-    """What a timeout is to the callers of a service, by its kind.
+    """Translates timeouts into the errors of a service, by their kind.
 
     :param rules: kinds of limits, each with the exception that takes the timeout's place and
         whether it is worth a retry.  The exception is a class, made with the timeout's text, or a
@@ -82,7 +82,7 @@ class ServiceErrors(StrategyBase):
     default: Rule | None = field(default=None, validator=optional(checked_by(_check_rule)))
 
     def is_retryable(self, exc: BaseException) -> bool:
-        """Whether a rule says so of this timeout, or of the one that caused this.
+        """Whether the rule of this timeout, or of the one that caused it, marks it retryable.
 
         For a policy: ``SimpleRetryPolicy(3, retry_on=errors.is_retryable)``.
         """

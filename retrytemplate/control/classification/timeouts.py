@@ -1,4 +1,4 @@
-"""What clients raise when their own time limits are over, and which limit it was."""
+"""Timeout errors of clients, and the kinds of their limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def timeouts_of(*libraries: str) -> ExceptionClassifier:
     :raises ValueError: for another one.
     :raises ImportError: for one that is not installed.
 
-    For a policy, and to ask what it was.  Errors of this library are none of theirs, whatever
+    For a policy, or to look the kind up.  Errors of this library are none of theirs, whatever
     caused them.
 
     >>> import httpx

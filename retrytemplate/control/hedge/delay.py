@@ -1,4 +1,4 @@
-"""A delay that is learned: longer than this take only a few calls of a hundred."""
+"""A learned delay: a quantile of the durations of recent calls."""
 
 from __future__ import annotations
 
@@ -75,11 +75,6 @@ class Quantile:
                 f"minimum must be at most the window of {self.window}, got {self.minimum!r}"
             )
 
-    @property
-    def samples(self) -> int:
-        """How many calls are known."""
-        return len(self._last)
-
     def record(self, seconds: float) -> None:
         """Record the duration of a call."""
         check_at_least("seconds", seconds, 0.0, finite=True)
@@ -92,7 +87,7 @@ class Quantile:
         insort(self._sorted, seconds)
 
     def value(self) -> float | None:
-        """The present seconds; None: too few calls are known."""
+        """The present delay in seconds; None: too few calls are known."""
         return self._monitor.read(self._found)
 
     def _found(self) -> float | None:

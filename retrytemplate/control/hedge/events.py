@@ -35,7 +35,7 @@ class HedgeStarted(ControlEvent):
 
 @frozen(kw_only=True)
 class HedgeWon(ControlEvent):
-    """A hedge answered, and the call itself had not.
+    """A hedge returned before the call itself.
 
     :param number: of the one that did, of ``started`` in all.
     """
@@ -58,7 +58,7 @@ class HedgeRefused(ControlEvent):
 class AttemptFailed(ControlEvent):
     """A call failed, and its failure is not the one that the caller gets.
 
-    :param error: what it was, without the cancellation of the call.
+    :param error: its failure, without the cancellation of the call.
     """
 
     number: int
@@ -74,7 +74,7 @@ class AttemptAbandoned(ControlEvent):
 
 @frozen(kw_only=True)
 class HedgeSnapshot:
-    """How a hedge stands.
+    """State and counts of a hedge.
 
     :param delay: seconds until a hedge is started, now; None: none is.
     :param calls: calls so far, and the ``hedges`` that were started for them.
@@ -145,5 +145,5 @@ class HedgeRecorder:
     def _add(self, what: str) -> None:
         self._counts[what] += 1
 
-    def _notify(self, event: Any, **said: Any) -> None:
-        notify_listeners(self.listeners, [event(name=self.name, **said)])
+    def _notify(self, event: Any, **fields: Any) -> None:
+        notify_listeners(self.listeners, [event(name=self.name, **fields)])

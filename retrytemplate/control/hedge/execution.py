@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from retrytemplate.clock import Clock
     from retrytemplate.control.hedge.events import HedgeRecorder
 
-__all__ = ["HedgeAttempt", "HedgeBudget", "HedgedExecution"]
-
-
-if TYPE_CHECKING:
     Start = Callable[["HedgeAttempt"], Any]
+
+__all__ = ["HedgeAttempt", "HedgeBudget", "HedgedExecution"]
 
 
 @define(eq=False)
@@ -61,7 +59,7 @@ class HedgeAttempt:
         return self.began is not None or self.abandoned
 
     def run(self) -> None:
-        """Make the call in this thread, whatever comes of it."""
+        """Make the call in this thread, and keep its result or error."""
         execution = self.execution
         given = {} if self.stop is None else {"stop": self.stop}
         try:
@@ -85,7 +83,7 @@ class HedgeAttempt:
                 self.value = await self.value
         except GeneratorExit:  # its loop is gone
             raise
-        except BaseException as exc:
+        except BaseException as exc:  # _on_result() ends the call with a cancellation
             self.error = exc
         self.ended = execution.clock.monotonic()
 
@@ -129,7 +127,7 @@ class HedgedExecution:
     # While it is open.
 
     def begin(self, start: Start) -> None:
-        """Start the call itself, if there is time left for it."""
+        """Start the call itself if time is left."""
         if self._is_deadline_over():
             self._end(self._deadline_error("the deadline is over: the call is not made"))
             return
@@ -178,7 +176,7 @@ class HedgedExecution:
             self.is_open = self._results < len(self.attempts)
 
     def _hedge(self, start: Start, after: BaseException | None) -> None:
-        """Start one more, if there may be one and it is granted."""
+        """Start a hedge if one may be started and the budget grants it."""
         if not self.hedges_remaining or self._is_deadline_over():
             return
         if self.hedging_blocked_by is not None:
@@ -253,20 +251,20 @@ class HedgedExecution:
 
     @property
     def started(self) -> int:
-        """How many calls were made."""
+        """Number of calls that were made."""
         return sum(attempt.was_made for attempt in self.attempts)
 
     def failures(self) -> list[tuple[int, BaseException]]:
-        """What the calls have raised, each with its number; to be stopped is no failure."""
+        """The failures of the calls with their numbers, without cancellations."""
         raised = [
             (each.number, without_cancellation(each.error)) for each in self._attempts_in_reach()
         ]
         return [(number, error) for number, error in raised if error is not None]
 
     def latency_sample(self) -> float:
-        """Seconds that the first call took that has not failed, or had taken when another won.
+        """The duration of the first call that has not failed, until it ended or another one won.
 
-        From the winners alone one would learn that no call is ever slow.
+        With the durations of winners alone, the quantile would not contain slow calls.
         """
         for attempt in self.attempts:
             if attempt.began is not None and not attempt.has_failed:
@@ -274,10 +272,10 @@ class HedgedExecution:
                 if attempt is self.winner and attempt.ended is not None:
                     until = attempt.ended
                 return max(0.0, until - attempt.began)
-        raise AssertionError("no call has answered")
+        raise AssertionError("every call has failed")
 
     def release_references(self) -> None:
-        """Let go of all that ran and was raised: that leads back here, and would be cycles."""
+        """Drop the references to attempts and errors, which form cycles with this object."""
         for attempt in self._attempts_in_reach():
             attempt.error = attempt.after = None
         self.winner = self.error = self.hedging_blocked_by = None

@@ -1,4 +1,4 @@
-"""The hedge: where an answer takes long, the same is asked again, and the first one counts."""
+"""The hedge: while a call is slow, it is made again, and the first result counts."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ T = TypeVar("T")
 
 @frozen
 class HedgeOutcome(Outcome[T]):
-    """How a call ended; ``attempts`` is the number of calls that were started.
+    """The result of a hedged call; ``attempts`` is the number of calls that were started.
 
-    :param source: the number of the call that answered, from 1; None: none did.
-    :param failures: what the calls have raised, in the order in which they were started.
+    :param source: the number of the call that won, from 1; None: all failed.
+    :param failures: the exceptions of failed calls, in the order in which the calls were started.
     """
 
     source: int | None = None
@@ -58,7 +58,7 @@ class HedgeOutcome(Outcome[T]):
 
     @property
     def hedged(self) -> bool:
-        """Whether the same was asked more than once."""
+        """Whether the call was made more than once."""
         return self.attempts > 1
 
 
@@ -98,12 +98,12 @@ def _budget(name: str, value: Any) -> None:
 
 @frozen(eq=False)
 class Hedge(Observed, StrategyBase):
-    """Asks the same once more where an answer takes long; the first answer counts.
+    """Starts further calls while the first one is slow; the first result counts.
 
     :param delay: seconds after which a hedge is started, or a ``Quantile`` that learns them.
     :param max_hedges: hedges of one call, each the delay after the one before, or at once when
         one has failed.
-    :param idempotent: True: the call may be made more than once.  It has to be said.
+    :param idempotent: True: the call may be made more than once.  Required.
     :param on: failures that another call may mend: exception classes, a predicate, or an
         ``ExceptionClassifier``.  What else is raised ends the call at once.
     :param budget: a ``RetryBudget`` that has to grant each hedge, the same that retries are paid
@@ -167,7 +167,7 @@ class Hedge(Observed, StrategyBase):
         return (await self.outcome_async(fn, *args, **kwargs)).unwrap()
 
     def outcome(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> HedgeOutcome[T]:
-        """Call the function, and say which of the calls has answered; raises no Exception."""
+        """Call the function; return the outcome with the call that won, raise no Exception."""
         if self.executor is None:
             raise self._without_a_pool()
         began, execution = self.clock.monotonic(), self._new_execution(fn, args, kwargs)
@@ -207,7 +207,7 @@ class Hedge(Observed, StrategyBase):
         return self._build_outcome(execution, began)
 
     def snapshot(self) -> HedgeSnapshot:
-        """All that can be known of it at this moment."""
+        """The present counts and delay."""
         return self._recorder.snapshot(self._delay())
 
     def describe(self) -> str:
@@ -217,8 +217,8 @@ class Hedge(Observed, StrategyBase):
         else:
             late = f"longer than {format_limit(self.delay)}"
         return (
-            f"where an answer takes {late}, the same is asked again, "
-            f"{format_count(self.max_hedges, 'time')} at most; the first answer counts"
+            f"a call that takes {late} is made again, at most "
+            f"{format_count(self.max_hedges, 'time')}; the first result counts"
         )
 
     def max_calls(self) -> float:
@@ -287,7 +287,7 @@ class Hedge(Observed, StrategyBase):
 
     def _without_a_pool(self) -> MisuseError:
         return MisuseError(
-            f"the hedge {self.name!r} has no threads to ask in more than once: give it an "
+            f"the hedge {self.name!r} has no threads for a second call; pass "
             "executor=ThreadPoolExecutor(...), or use call_async()"
         )
 

@@ -1,6 +1,6 @@
-"""Where the calls of a race run: in tasks of asyncio or trio, or in the threads of a pool.
+"""Runners of hedged calls: tasks of asyncio or trio, or threads of a pool.
 
-However the block around them is left, no task is running behind it.
+No task runs after the end of the block.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ in_order = attrgetter("number")
 
 
 def task_runner() -> _AsyncioRunner | _TrioRunner:
-    """Of the loop that runs here."""
+    """The runner for the present event loop."""
     return _TrioRunner() if in_trio() else _AsyncioRunner()
 
 
@@ -154,7 +154,7 @@ class _QueuedAttempt:
 
 
 class ThreadPoolRunner:
-    """Threads cannot be stopped: those that still run at the end are left behind.
+    """Runs attempts in threads; those that still run at the end are abandoned.
 
     A pool whose threads are all taken, by the caller itself perhaps, blocks no call: where no call
     is being made, the caller makes one.
@@ -166,7 +166,7 @@ class ThreadPoolRunner:
         self._pool = pool
         self._execution = execution
         self._accepts_stop = accepts_stop(partial(execution.fn, **execution.kwargs), execution.args)
-        self._queued: list[_QueuedAttempt] = []  # of those that have not been heard of
+        self._queued: list[_QueuedAttempt] = []  # of those that have not reported
         self._ended: SimpleQueue[_QueuedAttempt] = SimpleQueue()
         self._monitor = Monitor()
         self._answered = self._closed = False
@@ -199,7 +199,7 @@ class ThreadPoolRunner:
 
     def wait(self, seconds: float) -> list[HedgeAttempt]:
         """The attempt that has ended within *seconds*."""
-        if self._is_idle():
+        if not any(queued.is_taken for queued in self._queued):
             left = max(0.0, POOL_START_GRACE - self._idle)
             short = min(seconds, left)
             self._idle += short
@@ -239,11 +239,8 @@ class ThreadPoolRunner:
         queued.future = None  # its callback leads back here
         return [queued.attempt]
 
-    def _is_idle(self) -> bool:
-        return not any(queued.is_taken for queued in self._queued)
-
     def _run_one_here(self) -> bool:
-        """Make the first of the calls here, unless one has begun meanwhile."""
+        """Make the first call in this thread, unless one has begun meanwhile."""
         for queued in self._queued:
             if not queued.take():
                 return False

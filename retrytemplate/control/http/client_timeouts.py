@@ -1,4 +1,4 @@
-"""What is left of a deadline, as the clients of other libraries take it."""
+"""The remaining time of a deadline as the timeouts of HTTP clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 def time_left(
     own: Seconds | None = None, *, deadline: Deadline | None = None, minimum: Seconds = MINIMUM
 ) -> float | None:
-    """Seconds for a client that takes a number: its own limit, or what is left if that is less.
+    """Seconds for a client that takes a number: its own limit, or the remaining time if less.
 
     :param own: the limit of the call itself; None: it has none.
     :param deadline: None: the one in force here, the nearest.
@@ -55,13 +55,16 @@ def httpx_timeout(
     deadline: Deadline | None = None,
     minimum: Seconds = MINIMUM,
 ) -> httpx.Timeout:
-    """The limits of a request with httpx, each its own or what is left if that is less.
+    """The timeouts of an httpx request.
 
-    :param connect: seconds; or None, as for the others.
-    :param read: for each piece of the answer.
-    :param write: for each piece of what is sent.
-    :param pool: for a connection out of the pool.
-    :param deadline: as in ``time_left``, and ``minimum`` likewise.
+    Each is its own limit, or the deadline's remaining time if that is shorter.
+
+    :param connect: seconds to connect; None, as for the others: no limit of its own.
+    :param read: seconds for each chunk of the response.
+    :param write: seconds for each chunk of the request body.
+    :param pool: seconds to get a pooled connection.
+    :param deadline: as in ``time_left``.
+    :param minimum: as in ``time_left``.
 
     >>> from retrytemplate.testing import VirtualClock
     >>> with Deadline(7.0, clock=VirtualClock()):
@@ -101,7 +104,7 @@ def aiohttp_timeout(
     deadline: Deadline | None = None,
     minimum: Seconds = MINIMUM,
 ) -> aiohttp.ClientTimeout:
-    """The limits of a request with aiohttp, each its own or what is left if that is less.
+    """The limits of a request with aiohttp: each its own, or the remaining time if less.
 
     :param total: for all of the request.
     :param connect: for a connection, out of the pool or new.
@@ -127,7 +130,7 @@ def aiohttp_timeout(
 
 
 def _limits(own: dict[str, Any], deadline: Deadline | None, minimum: Any) -> dict[str, Any]:
-    """Each its own or what is left, whatever is less; None where nothing limits it."""
+    """Each limit, or the remaining time if less; None: unlimited."""
     for name in own:
         own[name] = to_seconds(own[name])
         check_span_or_none(name, own[name])

@@ -1,4 +1,4 @@
-"""A template for calls over HTTP: what may be made again, and not before the server wants it."""
+"""A template for HTTP calls: retries idempotent requests, and respects ``Retry-After``."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def http_retry(
 
 
 def reject_derived_settings(settings: Mapping[str, Any], made: Mapping[str, str]) -> None:
-    """Raise for a template's setting that is not its own, but made of others.
+    """Raise for a setting of the template that is derived from other settings.
 
     :param made: what of, in words.
     """
@@ -138,7 +138,7 @@ def reject_derived_settings(settings: Mapping[str, Any], made: Mapping[str, str]
 
 @frozen(eq=False, repr=False)
 class IdempotentRequestClassifier(DelegatingClassifier):
-    """What another classifier finds retryable, where the request may be made again."""
+    """The result of another classifier if the request may be repeated, else not retryable."""
 
     idempotent: bool = field(kw_only=True, validator=instance_of(bool, "True or False"))
     key_header: str = field(kw_only=True, validator=checked_by(check_text))
@@ -183,7 +183,7 @@ def _request(exc: BaseException) -> Any:
 
 
 def _in_frames(traceback: TracebackType | None) -> Iterator[Any]:
-    """What a client's functions hold that were called when it failed, the outermost first.
+    """The local variables of the frames of a client that failed, outermost first.
 
     A cancellation carries no request, and few of aiohttp's errors do.
     """
@@ -196,7 +196,7 @@ def _in_frames(traceback: TracebackType | None) -> Iterator[Any]:
 
 
 def _redirect(holder: Any) -> Any:
-    """The first answer on the way to the last one."""
+    """The first response of a chain of redirects."""
     history = safe_getattr(holder, "history")
     return history[0] if isinstance(history, list | tuple) and history else None
 

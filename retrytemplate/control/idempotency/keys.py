@@ -1,4 +1,4 @@
-"""One key for each operation, the same on every attempt; no retry of what has none."""
+"""One key for each operation, the same on every attempt; no retry without a key."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 HEADER = "Idempotency-Key"
 ATTRIBUTE = "idempotency_key"
 """Of the context: where a key is kept, and may be set before anybody asks for it."""
-KEY_REQUESTED = "idempotency_key_asked"
+KEY_REQUESTED = "idempotency_key_requested"
 KEY_NAMESPACE = UUID("5f0c4dd0-5c1e-4d0b-9d0a-6f6a3f7f2b1e")
 
 _monitor = Monitor()
@@ -106,7 +106,7 @@ def idempotency_header(
 
 
 def _mark_key_requested() -> None:
-    """Let each enclosing execution retry: its effects have a key."""
+    """Mark the enclosing executions as retryable: their effects have a key."""
     context = current_context()
     while context is not None:
         vars(context)[KEY_REQUESTED] = True
@@ -119,7 +119,7 @@ def derived(*parts: Any) -> str:
 
 
 class OperationScope:
-    """While it is entered, what is called belongs to the operation of this key."""
+    """While entered, calls belong to the operation of this key."""
 
     __slots__ = ("enclosing_context", "key", "outer")
 
@@ -168,7 +168,7 @@ def _is_keyed(context: RetryContext) -> bool:
 
 
 def _get_or_create_key(context: RetryContext, source: Callable[[], str]) -> str:
-    """The key that the execution has by now."""
+    """The key of the execution; a missing one is created and stored."""
     key = _monitor.read(_stored_key, context)
     if key is None:
         if _is_keyed(context):  # a crashed attempt has left nothing but its state key
@@ -198,7 +198,7 @@ def _attribute_store(context: RetryContext) -> Any:
 
 def _checked(key: Any) -> str:
     if not isinstance(key, str) or not key or not (key.isascii() and key.isprintable()):
-        raise ValueError(f"{ATTRIBUTE} must be a text of printable ASCII, got {key!r}")
+        raise ValueError(f"{ATTRIBUTE} must be a string of printable ASCII characters, got {key!r}")
     return key
 
 
@@ -206,7 +206,7 @@ def _checked(key: Any) -> str:
 class RequireIdempotency(HasListeners, Guard):
     """A guard for what must not be done twice: no retry unless the operation has a key.
 
-    A call may be retried when ``idempotency_key()`` was asked for in it, or where it is declared to
+    A call may be retried when ``idempotency_key()`` was called in it, or where it is declared to
     be idempotent.
 
     :param idempotent: whether a call without a key may be retried: a function of the context, or
@@ -230,7 +230,7 @@ class RequireIdempotency(HasListeners, Guard):
             check_function("idempotent", value)
 
     def reserve(self, context: RetryContext, delay: float) -> None:
-        """Whether the retry that follows may be made.
+        """Reject the retry of a call that is not idempotent.
 
         :raises IdempotencyRequiredError: it might have its effect a second time.
         """

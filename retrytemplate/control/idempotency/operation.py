@@ -1,4 +1,4 @@
-"""One operation under its key: what is known of it, and how it ends."""
+"""One operation under its key: its state, and its end."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from attrs import frozen
 
 from retrytemplate._engine.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
 from retrytemplate._engine.final_error import set_note, with_context
-from retrytemplate.control.events import ControlEvent, notify_listeners
+from retrytemplate.control.events import ControlEvent
 from retrytemplate.control.idempotency.keys import OperationScope, derived
 from retrytemplate.control.idempotency.reservation import (
     MISSING,
-    Reservation,
     is_unknown,
     most_severe,
 )
 from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
-    from retrytemplate.control.idempotency.operations import Operations
-    from retrytemplate.control.idempotency.reservation import Steps
+    from retrytemplate.control.idempotency.reservation import Reservation, Steps
 
 __all__ = [
     "Operation",
@@ -55,7 +54,7 @@ class OperationUnknown(ControlEvent):
 class OperationUnrecorded(ControlEvent):
     """An operation had its effect, and the store did not record it: its caller has the result.
 
-    :param error: what the store said.
+    :param error: the error of the store.
     """
 
     key: Any
@@ -64,7 +63,7 @@ class OperationUnrecorded(ControlEvent):
 
 @frozen
 class OperationResult:
-    """What an operation came to, as JSON has it.
+    """The result of an operation, a JSON value.
 
     :param replayed: whether it was completed before, not now.
     """
@@ -92,7 +91,7 @@ class Operation:
 
     __slots__ = (
         "_begun",
-        "_operations",
+        "_notify",
         "_reservation",
         "_scope",
         "attempt",
@@ -101,20 +100,19 @@ class Operation:
         "result",
     )
 
-    def __init__(self, operations: Operations, key: Any) -> None:
+    def __init__(self, key: Any, reservation: Reservation, notify: Callable[..., None]) -> None:
         self.key = key
         self.attempt = 1
         self.outcome_unknown = False
         self.result: OperationResult | None = None
-        self._operations = operations
-        self._begun = False  # what it is for
-        scoped = operations.scoped_key(key)
-        self._reservation = Reservation(scoped, operations.cache, operations.ttl)
-        self._scope = OperationScope(derived(scoped))
+        self._notify = notify
+        self._begun = False
+        self._reservation = reservation
+        self._scope = OperationScope(derived(reservation.key))
 
     @property
     def idempotency_key(self) -> str:
-        """What the other side may know the operation by: of the same key always the same."""
+        """A key for the other side: the same for each attempt of the operation."""
         return derived(self._reservation.key)
 
     @property
@@ -125,10 +123,10 @@ class Operation:
     def complete(self, value: Any = None, *, connection: Any = None) -> Any:
         """Record the result: every later call with the key gets it, as long as it is remembered.
 
-        :param value: a JSON value; what is returned is as it will be given again.
+        :param value: a JSON value; returned as later calls will get it.
         :param connection: an open transaction on the store's database: the result commits with
-            what it commits.
-        :raises LeaseLostError: another has taken the operation over since.
+            it.
+        :raises LeaseLostError: another worker has taken the operation over since.
         :raises AlreadyCompletedError: it was completed before.
         :raises TypeError: the result is not a JSON value.
         :raises ValueError: for one beyond the ``record_limit`` of the store.
@@ -140,7 +138,7 @@ class Operation:
         return await perform_async(self._complete_steps(value, connection, ASYNC))
 
     def fail(self, *, outcome_unknown: bool = False) -> None:
-        """Let the next one try.
+        """Record the failure: a later call may try again.
 
         :param outcome_unknown: whether the effect may have happened all the same.
         """
@@ -206,17 +204,16 @@ class Operation:
 
     def _begin_steps(self, fingerprint: Any, driver: Any) -> Steps:
         reservation = self._reservation
-        kept, error = yield from reservation.reserve(self._operations.lease, fingerprint, driver)
+        kept, error = yield from reservation.reserve(fingerprint, driver)
         if error is not None:
             return None, error
         if kept is not MISSING:
             self.result = OperationResult(kept, replayed=True)
-            self._notify(OperationReplayed(name=self._operations.name, key=self.key))
+            self._notify(OperationReplayed, key=self.key)
             return self, None
         self.attempt, self.outcome_unknown = reservation.failures + 1, reservation.unknown
         if self.outcome_unknown:
-            name, attempt = self._operations.name, self.attempt
-            self._notify(OperationUnknown(name=name, key=self.key, attempt=attempt))
+            self._notify(OperationUnknown, key=self.key, attempt=self.attempt)
         self._begun = True
         return self, None
 
@@ -232,11 +229,11 @@ class Operation:
         return (yield from self._reservation.fail(unknown, driver))
 
     def _release_steps(self, driver: Any) -> Steps:
-        """Leave the key as it was."""
+        """Release the key without a change."""
         return (yield from self._reservation.release(driver))
 
     def _end_failed(self, error: BaseException, driver: Any) -> Steps:
-        """The effect was not to be had; what else goes wrong is a note on why."""
+        """Record the failure; an error while doing so becomes a note on it."""
         self._scope.__exit__()
         if self._reservation.is_over:
             return None, error
@@ -265,13 +262,10 @@ class Operation:
         )
         return (yield from self._end_failed(forgotten, driver))
 
-    def _notify(self, event: ControlEvent) -> None:
-        notify_listeners(self._operations.listeners, [event])
-
     def __repr__(self) -> str:
         return f"<Operation {self.key!r} attempt={self.attempt} result={self.result!r}>"
 
 
 def _exit_driver(exception: BaseException | None) -> Any:
-    """How a block is left: one that is closed, maybe by the garbage collector, calls no store."""
+    """The driver of a block's exit: a closed block calls no store."""
     return CLOSED if isinstance(exception, GeneratorExit) else SYNC

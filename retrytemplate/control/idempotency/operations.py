@@ -31,7 +31,7 @@ from retrytemplate.control.idempotency.operation import (
     OperationResult,
     OperationUnrecorded,
 )
-from retrytemplate.control.idempotency.reservation import most_severe
+from retrytemplate.control.idempotency.reservation import Reservation, most_severe
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.state import encode_key, scope_of
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec
 
+    from retrytemplate.control.events import ControlEvent
     from retrytemplate.control.idempotency.keys import OperationScope
     from retrytemplate.control.idempotency.reservation import Steps
 
@@ -67,7 +68,7 @@ def _check_lookup(name: str, value: Any) -> None:
 
 @frozen(eq=False)
 class Operations(HasListeners):
-    """A store of operations: what was done under a key is not done again.
+    """A store of operations: a completed operation is not executed again.
 
     :param cache: where they are kept: a context cache; one that outlives the process and is shared,
         where operations do.  None: in memory.
@@ -109,7 +110,7 @@ class Operations(HasListeners):
         return f"{scope_of(self.name)}operation/{encode_key(key)}"
 
     def start_once(self, key: Any, *, fingerprint: Any = None) -> Operation:
-        """Reserve the key, before the effect; or find what the operation came to.
+        """Reserve the key before the effect, or find the result of the operation.
 
         :param key: names the operation: a str, int, bytes, or a tuple of those.
         :param fingerprint: a JSON value of the request; another one under the same key is
@@ -124,14 +125,14 @@ class Operations(HasListeners):
         ...         print(operation.complete({"receipt": 1}))
         {'receipt': 1}
         """
-        operation = Operation(self, key)
+        operation = self._operation(key)
         perform(operation._release_on_error(operation._begin_steps(fingerprint, SYNC), SYNC))
         return operation
 
     async def start_once_async(self, key: Any, *, fingerprint: Any = None) -> Operation:
         """The same with an asynchronous store, or one in memory."""
         reject_blocking_cache(self.cache)
-        operation = Operation(self, key)
+        operation = self._operation(key)
         await perform_async(
             operation._release_on_error(operation._begin_steps(fingerprint, ASYNC), ASYNC)
         )
@@ -140,7 +141,7 @@ class Operations(HasListeners):
     def call(self, key: Any, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function once for the key; from then on give its result.
 
-        What it returns must be a JSON value, and is given as JSON has it, the first time too.
+        Its result must be a JSON value, and is returned as JSON restores it, the first time too.
         """
         return perform(self._call(key, None, partial(fn, *args, **kwargs), SYNC))
 
@@ -157,7 +158,7 @@ class Operations(HasListeners):
         """A strategy: each call is an operation, whose key is made of its arguments.
 
         :param key: a function with the parameters of the call.
-        :param fingerprint: likewise, of what is asked for.
+        :param fingerprint: likewise, a function that returns a JSON value of the request.
 
         >>> operations = Operations()
         >>> @operations.idempotent(lambda order: ("charge", order)).wrap
@@ -170,8 +171,15 @@ class Operations(HasListeners):
         """
         return IdempotentExecution(self, key, fingerprint)
 
+    def _operation(self, key: Any) -> Operation:
+        reservation = Reservation(self.scoped_key(key), self.cache, self.ttl, self.lease)
+        return Operation(key, reservation, self._notify)
+
+    def _notify(self, event: Callable[..., ControlEvent], **facts: Any) -> None:
+        notify_listeners(self.listeners, [event(name=self.name, **facts)])
+
     def _call(self, key: Any, fingerprint: Any, fn: partial[Any], driver: Any) -> Steps:
-        operation = Operation(self, key)
+        operation = self._operation(key)
         return operation._release_on_error(
             self._run_once(operation, fingerprint, fn, driver), driver
         )
@@ -197,7 +205,7 @@ class Operations(HasListeners):
         """Whether an earlier attempt had the effect; what prevents to know it."""
         found, error = yield self.lookup, (operation.key,)
         if error is None and not isinstance(found, OperationResult | None):
-            error = MisuseError(f"lookup must give an OperationResult or None, got {found!r}")
+            error = MisuseError(f"lookup must return an OperationResult or None, got {found!r}")
         if error is None and found is not None:
             _, error = yield from operation._complete_steps(found.value, None, driver)
         if error is not None:
@@ -206,13 +214,10 @@ class Operations(HasListeners):
         return error
 
     def _conclude(self, operation: Operation, value: Any, driver: Any) -> Steps:
-        """Complete what had its effect; where the store is away its caller gets the result."""
+        """Complete the operation; if the store is unavailable, the caller still gets the result."""
         stored, error = yield from operation._complete_steps(value, None, driver)
         if isinstance(error, CacheUnavailableError):
-            notify_listeners(
-                self.listeners,
-                [OperationUnrecorded(name=self.name, key=operation.key, error=error)],
-            )
+            self._notify(OperationUnrecorded, key=operation.key, error=error)
             return stored, None
         return stored, error
 
@@ -242,8 +247,8 @@ class IdempotentExecution(StrategyBase):
 
     def _steps(self, fn: Callable[..., Any], args: Any, kwargs: Any, driver: Any) -> Steps:
         key = self.key(*args, **kwargs)
-        asked = None if self.fingerprint is None else self.fingerprint(*args, **kwargs)
-        return self.operations._call(key, asked, partial(fn, *args, **kwargs), driver)
+        fingerprint = None if self.fingerprint is None else self.fingerprint(*args, **kwargs)
+        return self.operations._call(key, fingerprint, partial(fn, *args, **kwargs), driver)
 
 
 def _run(scope: OperationScope, fn: partial[Any]) -> Any:

@@ -1,6 +1,6 @@
 """A key's reservation in a context cache: taken, completed or failed, each by compare-and-set.
 
-Steps: generators that say what is to be done, for ``retrytemplate._engine.drivers`` to perform.
+Steps are generators of effects; ``retrytemplate._engine.drivers`` performs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.record import Phase
 
-    # Of what is to be done, to what came of it.
+    # Of effects, to a result and an error.
     Steps = Generator[tuple[Any, tuple[Any, ...]], tuple[Any, BaseException | None], Any]
 
 __all__ = ["MISSING", "Reservation", "Steps", "is_unknown", "most_severe"]
@@ -37,7 +37,7 @@ __all__ = ["MISSING", "Reservation", "Steps", "is_unknown", "most_severe"]
 MISSING: Any = object()
 """Instead of a result."""
 
-# What is kept of an operation among the attributes of its record.
+# Attributes of the record of an operation.
 RESULT, UNKNOWN, FINGERPRINT = "result", "outcome_unknown", "fingerprint"
 
 
@@ -47,27 +47,24 @@ def is_unknown(error: BaseException) -> bool:
     Not if it is a rejection, or declares that no effect happened; a template's error has a cause.
     """
     try:
-        said = getattr(error, "outcome_unknown", not isinstance(error, Rejected))
-    except Exception:  # an attribute that fails says nothing
+        unknown = getattr(error, "outcome_unknown", not isinstance(error, Rejected))
+    except Exception:  # as without the attribute
         return True
-    if said is not False:
+    if unknown is not False:
         return True
-    return isinstance(error, RetryError) and _was_tried(error.__cause__)
-
-
-def _was_tried(cause: BaseException | None) -> bool:
+    cause = error.__cause__ if isinstance(error, RetryError) else None
     return cause is not None and is_unknown(cause)
 
 
 def most_severe(error: BaseException, problem: BaseException | None) -> BaseException:
-    """Which of the two leaves: a signal or a cancellation that came after the error, else that."""
+    """The error to raise: a later signal or cancellation, else the first error."""
     if problem is None or isinstance(problem, Exception):
         return error
     return with_context(error, problem)
 
 
 def fingerprint_hash(fingerprint: Any) -> str | None:
-    """What is kept of a fingerprint."""
+    """The stored hash of a fingerprint."""
     if fingerprint is None:
         return None
     value = json_value("fingerprint", fingerprint)
@@ -75,15 +72,17 @@ def fingerprint_hash(fingerprint: Any) -> str | None:
 
 
 class Reservation:
-    """The hold on a key, and what is known of the attempts under it.
+    """The claim on a key, and the known attempts under it.
 
     :param ttl: seconds for which the result is remembered.
+    :param lease: seconds of the claim; None: the cache's own.
     """
 
     __slots__ = (
         "_cache",
         "_claim",
         "_fingerprint",
+        "_lease",
         "_pending_claim",
         "_released",
         "_ttl",
@@ -93,13 +92,14 @@ class Reservation:
         "unknown",
     )
 
-    def __init__(self, key: str, cache: Any, ttl: float) -> None:
+    def __init__(self, key: str, cache: Any, ttl: float, lease: float | None) -> None:
         self.key = key
         self.failures = 0
         self.unknown = False
         self.cancellation: BaseException | None = None  # a cancellation during a shielded step
         self._cache = cache
         self._ttl = ttl
+        self._lease = lease
         self._fingerprint: str | None = None
         self._claim: Any = None
         # The step that takes the key; None: its result is known.
@@ -120,10 +120,10 @@ class Reservation:
 
     # -- the beginning ---------------------------------------------------------------------------
 
-    def reserve(self, lease: float | None, fingerprint: Any, driver: Any) -> Steps:
-        """Reserve the key; or find what it came to."""
+    def reserve(self, fingerprint: Any, driver: Any) -> Steps:
+        """Reserve the key, or find its result."""
         self._fingerprint = fingerprint_hash(fingerprint)
-        begin = partial(self._cache.begin, worker=worker_name(), lease=lease), (self.key,)
+        begin = partial(self._cache.begin, worker=worker_name(), lease=self._lease), (self.key,)
         error = yield from self._begin(begin, driver)
         if isinstance(error, AlreadyCompletedError):
             record, problem = yield self._cache.peek, (self.key,)
@@ -158,13 +158,13 @@ class Reservation:
         error = self._check_record(record) or self._other_request(record)
         attributes = record.attributes or {}
         if error is None and RESULT not in attributes:
-            error = CacheUnavailableError(f"what is kept under {self.key!r} has no result")
+            error = CacheUnavailableError(f"the record under {self.key!r} has no result")
         if error is not None:
             return MISSING, error
         try:
             return json_value(RESULT, attributes[RESULT]), None
         except TypeError as exc:
-            return MISSING, CacheUnavailableError(f"what is kept under {self.key!r}: {exc}")
+            return MISSING, CacheUnavailableError(f"the record under {self.key!r}: {exc}")
 
     def _check_record(self, record: Record) -> BaseException | None:
         """The error of a record that is not from an operation."""
@@ -172,7 +172,7 @@ class Reservation:
         kept = attributes.get(UNKNOWN), attributes.get(FINGERPRINT)
         if isinstance(kept[0], bool) and isinstance(kept[1], str | None):
             return None
-        return CacheUnavailableError(f"what is kept under {self.key!r} is no operation")
+        return CacheUnavailableError(f"the record under {self.key!r} is not from an operation")
 
     def _other_request(self, record: Record) -> BaseException | None:
         first = (record.attributes or {}).get(FINGERPRINT)
@@ -181,7 +181,7 @@ class Reservation:
         return IdempotencyKeyReusedError(f"{self.key!r} was begun with another request")
 
     def _resume(self, driver: Any) -> Steps:
-        """Take over what is known, and write down what is new, before the effect."""
+        """Take the record over, and store the changes before the effect."""
         claim, record = self._claim, self._claim.record
         first = None
         if record is not None:
@@ -203,7 +203,7 @@ class Reservation:
     # -- the end ---------------------------------------------------------------------------------
 
     def complete(self, value: Any, connection: Any, driver: Any) -> Steps:
-        """Leave the result, as JSON has it."""
+        """Record the result, as JSON values."""
         if self.is_over:
             return None, self._ended()
         try:
@@ -220,7 +220,7 @@ class Reservation:
         return value, error
 
     def fail(self, unknown: bool, driver: Any) -> Steps:
-        """Leave a failed attempt, for the next to begin."""
+        """Record a failed attempt: the next one may begin."""
         if self.is_over:
             return None, self._ended()
         self.unknown = self.unknown or unknown
@@ -228,7 +228,7 @@ class Reservation:
         return None, (yield from self._write(self._cache.fail, self._claim, record, driver=driver))
 
     def release(self, driver: Any) -> Steps:
-        """Leave the key as it was: nothing was done."""
+        """Release the key without a change: nothing was done."""
         if self.is_over:
             return None, None
         if self._pending_claim is not None:
@@ -240,14 +240,14 @@ class Reservation:
         return None, (yield from self._write(self._cache.release, self._claim, driver=driver))
 
     def undo(self, driver: Any) -> Steps:
-        """Give the key back whose completion was rolled back; the store says what is wrong."""
+        """Release a key whose completion was rolled back; returns the error of the store."""
         return None, (yield from self._write(self._cache.succeed, self._claim, driver=driver))
 
     def _ended(self) -> MisuseError:
         return MisuseError(f"{self.key!r} was released: start it again")
 
     def _write(self, step: Any, *arguments: Any, driver: Any) -> Steps:
-        """Make a step that ends the claim; what went wrong."""
+        """Perform a step that ends the claim; return its error."""
         effect = self._shielded((step, arguments), driver)
         _, error = yield effect
         last = error

@@ -62,7 +62,9 @@ def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RERAISE) -> Ca
     """
     if isinstance(seconds, Timeout):
         if on_timeout is not RERAISE:
-            raise MisuseError("on_timeout cannot stand next to a Timeout: put it into the Timeout")
+            raise MisuseError(
+                "on_timeout= and a Timeout are mutually exclusive; set on_timeout on the Timeout"
+            )
         return _decorator(seconds.wrap)
     if on_timeout is RERAISE:
         return _decorator(Timeout(seconds, kind="node").wrap)
@@ -85,19 +87,19 @@ def with_retry(
     backoff: Backoff | None = None,
     nested: bool = False,
 ) -> Callable[[F], F]:
-    """Run a node again while it fails with what is worth it.
+    """Retry a node while it fails with a retryable error.
 
-    :param template: what retries; or a policy, for a template that has it.
-    :param retryable: what is worth it, for a node without either: an exception class, a tuple of
-        them, or a predicate.  Everything else that is raised leaves at once.
-    :param max_attempts: runs in all, 3 unless given.
-    :param backoff: how long to wait between them: up to 0.2 seconds, then twice that and so on, up
-        to 2, with full jitter, unless given.
+    :param template: a template, or a policy for a new one.
+    :param retryable: without either, the retryable errors: an exception class, a tuple of them, or
+        a predicate.  All other exceptions are re-raised immediately.
+    :param max_attempts: runs in all; default 3, at least 1.
+    :param backoff: the waits between the runs; default: full jitter below 0.2 seconds, doubled each
+        time, at most 2.
     :param nested: whether a node that a template has wrapped already is accepted: then the runs of
         both multiply.
-    :raises MisuseError: where nothing says what is worth it, and for settings beside what has them;
-        when it decorates a node that a template has wrapped already, unless ``nested``.
-    :raises ValueError: for a number of runs below 1, and for classes that are never retried.
+    :raises MisuseError: no template, policy or ``retryable`` is given, or a setting beside one that
+        has it; the decorated node is wrapped by a template already, unless ``nested``.
+    :raises ValueError: ``max_attempts`` is below 1, or a class is never retried.
 
     Each run gets the same state: what a failed one has changed in it in place, the next one sees.
     Do not call LangGraph's ``interrupt()`` inside: a further run repeats the question, or gets the
@@ -118,7 +120,7 @@ def with_retry(
     if template is None:
         if retryable is None:
             raise MisuseError(
-                "name what is worth retrying, with_retry(retryable=(ConnectionError,)), or give a "
+                "name the retryable errors, with_retry(retryable=(ConnectionError,)), or give a "
                 "policy or a template"
             )
         check_retryable("retryable", types_or_predicate(retryable))
@@ -196,11 +198,11 @@ def with_bulkhead(bulkhead: Bulkhead) -> Callable[[F], F]:
 
 
 def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
-    """Ask a kill switch before each run of a node, with one of its guards.
+    """Check a kill switch before each run of a node, with one of its guards.
 
-    :param guard: what the switch's ``guard()`` gives; or a function of the node's arguments, or of
-        as many of them as it takes, from the left, that gives it.  Any other ``Strategy`` will do.
-    :raises TypeError: for what is neither, and for a function that has to be awaited.
+    :param guard: a guard of the switch, or another ``Strategy``; or a function that returns it and
+        takes the leading arguments of the node, as many as it has parameters.
+    :raises TypeError: another type, or an asynchronous function.
 
     >>> from retrytemplate.control import KillSwitch
     >>> switch = KillSwitch()
@@ -215,7 +217,7 @@ def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
     choose: Any = guard
     if not callable(choose) or isinstance(choose, type) or is_async(choose):
         raise TypeError(
-            "guard must be what a kill switch's guard() gives, or a plain function that gives it, "
+            "guard must be a result of KillSwitch.guard(), or a plain function that returns one, "
             f"got {guard!r}"
         )
     return _decorator(
@@ -260,7 +262,7 @@ class NodeArgumentFunction:
 
     def __init__(self, name: str, function: Any, node: Any) -> None:
         if is_async(function) and not is_async(node):
-            raise TypeError(f"{name} must not have to be awaited where {node!r} has not")
+            raise TypeError(f"{name} must be synchronous, as {node!r} is, got {function!r}")
         self._taker = ArgumentAdapter(function, signature_of(node), 0)
         self._taker.check(name)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -294,4 +296,4 @@ def _check_kind(name: str, value: Any, kind: Any, words: str) -> None:
 def _refuse_beside(template: Any, given: dict[str, Any]) -> None:
     names = [name for name, value in given.items() if value is not None]
     if names:
-        raise MisuseError(f"{' and '.join(names)} cannot stand next to {template!r}: put it there")
+        raise MisuseError(f"{' and '.join(names)} must be left out with {template!r}; set it there")

@@ -35,7 +35,7 @@ TEMPLATES = (RetryTemplate, BoundTemplate)
 def worst_case_duration(
     layers: Sequence[Any], attempt_duration: Seconds | None = None, *, synchronous: bool = False
 ) -> float:
-    """Seconds from the outermost in to the function and out again; infinite: nothing bounds it.
+    """The longest duration of a call through all layers in seconds; infinite: no limit.
 
     :param attempt_duration: of the function, and of each function that a fallback asks.
     :param synchronous: whether the functions are: a limit does not end them, it only lets nothing
@@ -57,7 +57,7 @@ def worst_case_duration(
 
 
 def _around(layer: Any, inside: float, each: float, late: float) -> float:
-    """The longest duration of the layer with what is *inside*."""
+    """The longest duration of the layer, with *inside* as that of the layers inside it."""
     if isinstance(layer, TEMPLATES):
         return retry_duration(layer.template, _attempt(layer, inside, late))
     worst_case = getattr(layer, "worst_case", None)
@@ -72,12 +72,12 @@ def _attempt(layer: Any, inside: float, late: float) -> float:
 
 
 def max_calls(layers: Sequence[Any]) -> float:
-    """How often the function is called at most; infinite: nothing bounds it."""
+    """The maximum number of calls of the function; infinite: no limit."""
     return prod(each for _, each in call_multipliers(layers))
 
 
 def call_multipliers(layers: Sequence[Any]) -> Iterator[tuple[Any, float]]:
-    """Each layer, and how often it makes its call."""
+    """Each layer, and the maximum number of its inner calls."""
     depth = 0
     for layer in layers:
         many = _calls(layer)
@@ -106,7 +106,7 @@ SHOWN = 3  # of the waits
 
 
 def describe(layer: Any) -> str:
-    """What a layer does, with its numbers."""
+    """The effect of a layer on a call, with its numbers."""
     if not isinstance(layer, TEMPLATES):
         description = getattr(layer, "describe", None)
         return repr(layer) if description is None else str(description())
@@ -154,17 +154,17 @@ def _classes(classes: tuple[type, ...]) -> str:
 def _waiting(backoff: Backoff, attempts: int | None) -> str:
     if backoff.never_waits:
         return "without a wait"
-    told = ""
+    prefix = ""
     if isinstance(backoff, RetryAfterBackoff):
         most = (
             "" if backoff.give_up_above is None else f" up to {format_limit(backoff.give_up_above)}"
         )
-        told, backoff = f"as long as the other side asks{most}, else ", backoff.fallback
+        prefix, backoff = f"as long as the other side asks{most}, else ", backoff.fallback
     shown = SHOWN if attempts is None else min(SHOWN, attempts - 1)
     more = " ..." if attempts is None or attempts - 1 > SHOWN else ""
     try:
         longest, shortest = sample_delays(backoff, 1, shown), sample_delays(backoff, 0, shown)
     except Exception:  # a user's function that does not know this failure
-        return f"waiting {told}as {backoff!r} says"
-    chance = "" if longest == shortest else "up to "
-    return f"waiting {told}{chance}{', '.join(f'{each:.3g}' for each in longest)} s{more}"
+        return f"waiting {prefix}as {backoff!r} says"
+    bound = "" if longest == shortest else "up to "
+    return f"waiting {prefix}{bound}{', '.join(f'{each:.3g}' for each in longest)} s{more}"

@@ -1,4 +1,4 @@
-"""What is wrong with the order of strategies, or with their numbers."""
+"""Warnings about the order of strategies, and about their settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LintWarning", "lint"]
 
-# Of so few failures in a row, or in a window, some come about without anything being down.
+# So low a number of failures, consecutive or in a window, happens without an outage.
 TOO_FEW = 2
 
 
@@ -47,9 +47,9 @@ TOO_FEW = 2
 class LintWarning:
     """A warning about a pipeline.
 
-    :param rule: what it is about: the same words for the same thing.
-    :param reason: what happens.
-    :param remedy: what to do.
+    :param rule: the identifier of the rule, in kebab-case.
+    :param reason: the effect on calls.
+    :param remedy: the change to make.
     """
 
     rule: str
@@ -61,7 +61,7 @@ class LintWarning:
 
 
 def lint(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[LintWarning, ...]:
-    """Everything that is worth a warning, the order of the layers first."""
+    """The warnings about the layers; those about their order come first."""
     bounds = (_nothing_bounds_it, _timeout_inside_only, _too_short, _longer_than_the_timeout)
     orders = (
         _breaker_outside,
@@ -160,7 +160,7 @@ def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterato
         inside = layers[place + 1 :]
         if any(_not_reached(timeout, inside)):
             continue
-        most, what = worst_case_duration(inside, attempt), "what is inside"
+        most, what = worst_case_duration(inside, attempt), "the layers inside"
         if most == inf:
             most, what = _waiting(inside), "the waits between attempts alone"
         after = "an asynchronous call is cancelled then, a synchronous one exceeds it"
@@ -304,7 +304,8 @@ def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
         if fewest <= TOO_FEW:
             why = f"{format_count(fewest, 'failure')} open it"
         elif isinstance(breaker.window, Consecutive) and fewest <= attempts:
-            why = f"the attempts of one call, {format_count(attempts, 'failure')} in a row, open it"
+            failures = format_count(attempts, "consecutive failure")
+            why = f"the attempts of one call, {failures}, open it"
         else:
             continue
         yield LintWarning(

@@ -57,10 +57,13 @@ def _check_layers(layers: tuple[Any, ...]) -> None:
         raise ValueError(f"Pipeline() takes at least one strategy, got none: {ALLOWED}")
     for each in layers:
         if isinstance(each, type) or not isinstance(each, Strategy):
-            place = ": its place is RetryTemplate(guards=...)" if isinstance(each, Guard) else ""
+            place = "; pass a guard to RetryTemplate(guards=...)" if isinstance(each, Guard) else ""
             raise TypeError(f"Pipeline() takes strategies, {ALLOWED}; got {each!r}{place}")
         if not isinstance(each, STATELESS) and sum(each is other for other in layers) > 1:
-            raise ValueError(f"Pipeline() takes what keeps a state once, got {label(each)} twice")
+            raise ValueError(
+                f"a strategy with state must appear only once in a Pipeline, "
+                f"got {label(each)} twice"
+            )
 
 
 def _check_ends(layers: tuple[Any, ...]) -> None:
@@ -70,8 +73,8 @@ def _check_ends(layers: tuple[Any, ...]) -> None:
             return
         if isinstance(each, RetryTemplate | BoundTemplate) and each.template.policy.never_ends:
             raise ValueError(
-                f"Pipeline(): {label(each)} never ends, by {each.template.policy!r}: give it a "
-                "limit of attempts, or put a Timeout outside of it"
+                f"Pipeline(): {label(each)} has no limit, its policy is {each.template.policy!r}; "
+                "limit the attempts, or put a Timeout outside of it"
             )
 
 
@@ -115,7 +118,7 @@ class Pipeline:
         first, *inner = _entry_points(layers, "call", apply)
         first_async, *inner_async = _entry_points(layers, "call_async", apply_async)
         entry_points = first, tuple(inner[::-1]), first_async, tuple(inner_async[::-1])
-        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
             layers, name, clock, *entry_points
         )
 
@@ -135,7 +138,7 @@ class Pipeline:
         return await self._first_async(fn, *args, **kwargs)
 
     def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | Any]:
-        """Call the function, and say how it went; raises no ``Exception``.
+        """Call the function and return the outcome; raises no ``Exception``.
 
         ``attempts`` is how often the function was called.
 
@@ -193,7 +196,7 @@ class Pipeline:
     # Looking.
 
     def explain(self, *, attempt_duration: Seconds | None = None) -> str:
-        """What happens to a call, in order and in words, and what is wrong with the order.
+        """Describe the layers in order, the longest duration, and the warnings.
 
         The time is that of ``worst_case``, of asynchronous and of synchronous functions.  The
         warnings are those for asynchronous functions.
@@ -207,7 +210,7 @@ class Pipeline:
           2. Bulkhead 'llm': 3 calls at once, none waits
         At most 1 call of the function: 2 s in all if it is asynchronous, unbounded if it is synchronous.
         No warnings.
-        """  # noqa: E501
+        """  # noqa: E501  # lines of the output
         lines = [f"Pipeline {self.name!r}, the outermost first:"]
         for place, layer in enumerate(self.layers, start=1):
             lines.append(f"  {place}. {label(layer)}: {describe(layer)}")
@@ -307,7 +310,7 @@ def _is_blind(layer: Any) -> bool:
 def _entry_points(
     layers: tuple[Any, ...], entrance: str, innermost: Callable[..., Any]
 ) -> tuple[Callable[..., Any], ...]:
-    """What a call goes through, each of them called with a function and its arguments."""
+    """The entry points of the layers, each called with a function and its arguments."""
     entry_points: list[Callable[..., Any]] = []
     for blind, some in groupby(layers, key=_is_blind):
         if blind:

@@ -1,4 +1,4 @@
-"""What templates, policies and backoffs do, found out by asking them."""
+"""Properties of templates, policies and backoffs, found by calling them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def label(layer: Any) -> str:
-    """What it is called: its class, and its name where it has one."""
+    """The class of a layer, and its name if it has one."""
     name = getattr(layer, "kind", None) or getattr(layer, "label", None)
     name = name or getattr(layer, "name", None)
     kind = type(layer).__name__

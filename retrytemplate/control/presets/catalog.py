@@ -1,4 +1,4 @@
-"""Settings by name, for what is called: looked up, shared, changed field by field."""
+"""Settings by name: looked up, shared, changed field by field."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def strict(made: T) -> T:
     """The template or preset, if it has what a retry needs in production.
 
     That is: a limit, growing waits with jitter, a declaration whether a call may be made
-    twice, a budget, and a list of what is worth a retry.  A template that never retries needs
+    twice, a budget, and a list of retryable errors.  A template that never retries needs
     nothing.  A preset is returned as a strict one: its ``with_`` checks likewise.
 
     :param made: a ``RetryTemplate``, one that is bound to settings, or a ``Preset``.
@@ -102,7 +102,7 @@ def preset(name: str) -> Preset:
 
 
 def register(made: Preset, *, replace: bool = False) -> Preset:
-    """Make a preset known by its name in this process, and give it back; once more does no harm.
+    """Register a preset by its name in this process, and return it; repeatable.
 
     :param made: the preset; templates that were made of another one of its name stay as they are.
     :param replace: whether it replaces a preset of the same name; default False.
@@ -123,7 +123,7 @@ def register(made: Preset, *, replace: bool = False) -> Preset:
         return made
     known = _known.setdefault(key, made)
     if known != made:
-        raise ValueError(f"there is another preset {made.name!r}: register(..., replace=True)")
+        raise ValueError(f"preset {made.name!r} already exists; use register(..., replace=True)")
     return known
 
 
@@ -206,7 +206,7 @@ OPENAI = register(
         stream=StreamTimeout(),
     )
 )
-"""Models asked with the SDK of OpenAI, or one that is made like it, whose own retries are to be
+"""Models called with the SDK of OpenAI, or one that is made like it, whose own retries are to be
 switched off."""
 STREAMING = register(OPENAI.with_(name="streaming", retry_on=STREAM_ERRORS, max_attempts=3))
 """Streams, restarted until their first item; ``STREAMING.over(...)`` limits each item."""

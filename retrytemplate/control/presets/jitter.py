@@ -26,7 +26,7 @@ __all__ = ["AddedJitter", "backoff_delay"]
 class AddedJitter(Backoff):
     """Each wait of another backoff, and up to *jitter* seconds more; never above *maximum*.
 
-    The cap holds for the sum: what is drawn differs there, too.
+    The cap holds for the sum, and jitter is drawn below it, too.
 
     :param backoff: the waits without jitter.
     :param jitter: seconds.
@@ -83,7 +83,7 @@ def backoff_delay(
 
     :param attempt: the one that failed, from 1.
     :param base: the wait after the first one.
-    :param maximum: of what is waited.
+    :param maximum: the longest wait, in seconds.
     :param random: the random source: an object with ``random()``; None: the module.
     :raises ValueError: for an attempt below 1, a time below 0.
 

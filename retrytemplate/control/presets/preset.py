@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["BY_REQUEST", "Preset"]
 
 T = TypeVar("T")
-BY_REQUEST: Final = "by request"
+BY_REQUEST: Final = "by_request"
 DERIVED_SETTINGS = {
     "policy": "made of the preset's retry_on and max_attempts, which with_() changes",
     "backoff": "made of the preset's initial, multiplier, maximum, jitter and give_up_above, which "
@@ -69,7 +69,7 @@ class PresetSettings(TypedDict, total=False):
     maximum: Seconds
     jitter: float | timedelta | Jitter | None
     give_up_above: Seconds | None
-    idempotent: bool | Literal["by request"] | Callable[[RetryContext], Any] | None
+    idempotent: bool | Literal["by_request"] | Callable[[RetryContext], Any] | None
     budget: bool | RetryBudget
     stream: StreamTimeout | None
     strict: bool
@@ -100,7 +100,9 @@ def _check_jitter(name: str, value: Any) -> None:
 
 def _check_idempotent(name: str, value: Any) -> None:
     if isinstance(value, str) and value != BY_REQUEST:
-        raise ValueError(f"{name} must be {BY_REQUEST!r}, where it is a text, got {value!r}")
+        raise ValueError(
+            f"{name} must be True, False, None, a function or {BY_REQUEST!r}, got {value!r}"
+        )
     if value is not None and not isinstance(value, bool | str):
         check_function(name, value)
 
@@ -114,25 +116,24 @@ def _check_budget(name: str, value: Any) -> None:
 class Preset:
     """Settings for calls of one kind, under a name; the defaults are those of ``FAST_IO``.
 
-    :param name: for the look-up.
-    :param retry_on: exception classes, or an ``ExceptionClassifier``.  A failure with an HTTP
-        status of 4xx is not among the classes.
-    :param max_attempts: how many in all, the first included.
-    :param attempt_timeout: seconds for each attempt, as a template takes them; None: no limit.
-    :param initial: the first wait, in seconds.
-    :param multiplier: by which each wait is longer than the one before.
-    :param maximum: the longest wait with its jitter, in seconds.
-    :param jitter: seconds, up to which a wait is longer; or one of those that an
-        ``ExponentialBackoff`` has; None: none.
-    :param give_up_above: seconds; a longer ``Retry-After`` ends the attempts, a shorter one is
-        waited for; None: none is too long.
-    :param idempotent: whether a call may be made twice: True, it may; False, only one that has
-        asked for its ``idempotency_key``; a function of the context, which says so; ``"by
-        request"``, HTTP's methods and keys decide; None: not checked.
+    :param name: registered name; also names its retry budget.
+    :param retry_on: exception classes, or an ``ExceptionClassifier``.  With classes, a failure
+        with an HTTP status of 4xx is not retried.
+    :param max_attempts: the number of attempts, including the first one.
+    :param attempt_timeout: seconds for each attempt, or as for a template; None: no limit.
+    :param initial: the first delay, in seconds.
+    :param multiplier: the factor between two delays.
+    :param maximum: the longest delay with its jitter, in seconds.
+    :param jitter: longest random addition to a delay, in seconds, or a jitter mode of
+        ``ExponentialBackoff``; None: no jitter.
+    :param give_up_above: longest accepted ``Retry-After``, in seconds; a longer one ends the
+        retries; None: no limit.
+    :param idempotent: whether a call may be repeated: True; False (only with an idempotency key); a
+        function of the context; ``"by_request"`` (HTTP method and key decide); None: not checked.
     :param budget: a ``RetryBudget`` that the templates share; True: each gets one of its own.
-    :param stream: the limits of an answer that comes piece by piece, for ``over``; None: none.
+    :param stream: the timeouts of a streamed response, for ``over``; None: none.
     :param strict: reject settings that are incomplete for production: see ``strict``.
-    :raises UnsafeRetryError: it does, and is strict.
+    :raises UnsafeRetryError: ``strict`` is True and a production setting is missing.
     :raises ValueError: for a number out of its range.
 
     >>> from retrytemplate.control import FAST_IO
@@ -179,9 +180,9 @@ class Preset:
 
         :param changes: the fields by their names, as the class takes them; without a new ``name``
             the copy has the old one.
-        :raises UnsafeRetryError: the preset is strict, and would be missing something.
+        :raises UnsafeRetryError: the preset is strict, and a production setting would be missing.
         :raises ValueError: for a number out of its range.
-        :raises TypeError: for a field that there is not, or a value of another type.
+        :raises TypeError: for an unknown field, or a value of a wrong type.
 
         >>> from retrytemplate.control import FAST_IO
         >>> FAST_IO.with_(jitter="full").jitter, FAST_IO.jitter
@@ -195,7 +196,7 @@ class Preset:
         """A template with these settings.
 
         :param settings: the template's other ones: ``name``, ``listeners``, ``cache``, ``clock``,
-            ...  Guards are asked before those of the preset.
+            ...  Guards are checked before those of the preset.
         :raises TypeError: for one that comes from the preset.
 
         >>> from retrytemplate.control import HTTPX
@@ -228,9 +229,9 @@ class Preset:
     def over(self, stream: Any) -> Any:
         """The items of a stream, each within the limits of the preset's ``stream``.
 
-        :param stream: what can be iterated over, asynchronously or not.
+        :param stream: an iterable or an async iterable.
         :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
-        :raises MisuseError: the preset has no such limits.
+        :raises MisuseError: the preset has no stream timeouts.
 
         >>> from retrytemplate.control import STREAMING
         >>> list(STREAMING.over(["Once", "upon"]))
@@ -238,8 +239,8 @@ class Preset:
         """
         if self.stream is None:
             raise MisuseError(
-                f"the preset {self.name!r} has no limits of a stream: "
-                "give it some, with_(stream=StreamTimeout())"
+                f"the preset {self.name!r} has no stream timeouts; "
+                "set them: with_(stream=StreamTimeout())"
             )
         return self.stream.over(stream)
 

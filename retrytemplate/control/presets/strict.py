@@ -1,4 +1,4 @@
-"""What a retry needs in production, and whether it has it."""
+"""Check of the settings that a template needs in production."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def _missing(template: RetryTemplate) -> Iterator[str]:
     if template.policy.resolved().attempt_limit is None and retry_duration(template, 0.0) == inf:
         yield "a limit (max_attempts, or a time)"
     if not is_increasing(backoff):
-        yield "waits that grow (a backoff such as ExponentialBackoff)"
+        yield "increasing delays (a backoff such as ExponentialBackoff)"
     if not has_jitter(backoff):
-        yield "jitter in its waits"
+        yield "jitter in its delays"
     if not (_has(guards, RequireIdempotency) or _is_by_request(template.policy)):
-        yield "an answer to whether a call may be made twice (RequireIdempotency, or http_retry)"
+        yield "a rule whether a call may be repeated (RequireIdempotency, or http_retry)"
     if not _has(guards, RetryBudget):
         yield "a budget (RetryBudget)"
     if retries_everything(template.policy):
-        yield "a list of what is worth a retry (it retries every Exception)"
+        yield "a list of retryable errors (it retries every Exception)"
 
 
 def _has(guards: tuple[Any, ...], kind: type) -> bool:
@@ -57,7 +57,7 @@ def _has(guards: tuple[Any, ...], kind: type) -> bool:
 
 
 def _is_by_request(policy: RetryPolicy) -> bool:
-    """Whether nothing is retried whose request does not say that it may come twice."""
+    """Whether only requests that may be repeated are retried."""
     if policy.result_rules():
         return False  # a result has no request
     if isinstance(policy, CompositeRetryPolicy):

@@ -1,4 +1,4 @@
-"""Retry numbers and times in headers, as they are written and as anybody may have written them."""
+"""Retry numbers and times in headers: written exactly, read leniently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
     "write_timeout",
 ]
 
-# Two names say what is in them: how gRPC writes a time, and that it counts the attempts before.
+# Two gRPC headers with their own format: a time with a unit, and the previous attempts.
 GRPC_TIMEOUT = "grpc-timeout"
 GRPC_ATTEMPTS = "grpc-previous-rpc-attempts"
 GRPC_TIME = re.compile("([0-9]{1,8})([HMSmun])")
@@ -31,7 +31,7 @@ MOST_ATTEMPTS = 1000
 
 
 def collect_headers(headers: Any, names: Iterable[str]) -> dict[str, list[str]]:
-    """The values of these headers: of a mapping, or of pairs as ASGI and gRPC give them.
+    """The values of these headers, from a mapping or from pairs, as in ASGI and gRPC.
 
     One that comes more than once, or is joined with commas, has several.
     """
@@ -58,7 +58,7 @@ def read_number(text: str, most: int) -> int | None:
 
 
 def read_flag(name: str, text: str) -> bool:
-    """Whether it says yes."""
+    """Whether the flag is set."""
     return text.lower() in ("1", "true")
 
 
@@ -71,7 +71,7 @@ def read_attempt(name: str, text: str) -> int | None:
 
 
 def write_attempt(name: str, attempt: int) -> str | None:
-    """The same as text; None where nothing is to be said."""
+    """The same as text; None: no header is sent."""
     if name.lower() == GRPC_ATTEMPTS:
         return str(attempt - 1) if attempt > 1 else None
     return str(attempt)

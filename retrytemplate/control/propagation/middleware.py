@@ -1,4 +1,4 @@
-"""What came in, around each request of a server: for ASGI and for WSGI."""
+"""Middleware that enters the incoming headers around each request: ASGI and WSGI."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["asgi", "wsgi"]
 
 
 def asgi(incoming: Callable[..., Any], app: Callable[..., Any]) -> Callable[..., Any]:
-    """The application with what came in around each HTTP request; all else passes as it is."""
+    """The application with the headers entered around each HTTP request."""
     _check(app)
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":  # it may run as long as the server
             await app(scope, receive, send)
             return
-        # Not cut at the deadline: what is answered then is the application's to say.
+        # Not cancelled at the deadline: the application decides its response.
         with incoming(scope["headers"]):
             await app(scope, receive, send)
 
@@ -30,7 +30,7 @@ def asgi(incoming: Callable[..., Any], app: Callable[..., Any]) -> Callable[...,
 def wsgi(
     incoming: Callable[..., Any], names: Iterable[str], app: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The application with what came in around it, and around the body that it makes later on."""
+    """The application with the headers entered around it, and around its response body."""
     _check(app)
     keys = {f"HTTP_{name.upper().replace('-', '_')}": name for name in names}
 

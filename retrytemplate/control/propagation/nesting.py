@@ -1,4 +1,4 @@
-"""Retry inside retry: how deep it is here, and the rule that lets one layer retry only."""
+"""Nested retries: their depth, and the rule that only one layer retries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._engine.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
+from retrytemplate._engine.frames import CONTEXT, CURRENT, OUTER, OWNER, PLAN
 from retrytemplate._engine.plan import ExecutionPlan
 from retrytemplate._internal.validation import check_int, check_text, checked_by
 from retrytemplate.control._fields import HasListeners
@@ -15,7 +15,8 @@ from retrytemplate.errors import NestedRetryError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from retrytemplate._engine.context import ExecutionFrame, RetryContext
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._engine.frames import ExecutionFrame
 
 __all__ = ["NestedRetries", "NestedRetry", "Nesting", "current_nesting"]
 
@@ -25,7 +26,7 @@ ON_NESTED = ("suppress", "report")
 
 @frozen
 class Nesting:
-    """How deep in retries something is, in this process and in those that called it.
+    """Depth and number of retries around a call, in this process and its callers.
 
     :param depth: the templates around it that may retry; 0: none.
     :param attempt: which attempt this is: one more than the retries that those have made so far.
@@ -42,7 +43,7 @@ class Nesting:
 
     @classmethod
     def current(cls) -> Nesting:
-        """That of the code which asks."""
+        """The nesting of the calling code."""
         return current_nesting(CURRENT.get())
 
     def merge(self, other: Nesting) -> Nesting:
@@ -55,7 +56,7 @@ class Nesting:
 
 
 def current_nesting(frame: ExecutionFrame | None) -> Nesting:
-    """What was entered around here, up to where a request came in."""
+    """The retries around this frame, up to the incoming request."""
     depth = retries = 0
     while frame is not None:
         context, owner, began_with = frame[CONTEXT], frame[OWNER], frame[PLAN]
@@ -152,11 +153,13 @@ class NestedRetries(HasListeners, Guard):
         )
         notify_listeners(self.listeners, [event])
         if suppressed:
-            why = "the caller wants none" if here.no_retry else f"{allowed} are allowed there"
-            raise NestedRetryError(f"no retry {retry} at depth {here.depth}: {why}", name=self.name)
+            why = "the caller forbids retries" if here.no_retry else f"at most {allowed} allowed"
+            raise NestedRetryError(
+                f"retry {retry} rejected at depth {here.depth}: {why}", name=self.name
+            )
 
     def allowed(self, here: Nesting) -> int | None:
-        """How many retries of one call; None: as many as the policy allows."""
+        """Maximum number of retries of one call; None: as many as the policy allows."""
         if here.no_retry:
             return 0
         return self.retries_by_depth[min(here.depth, len(self.retries_by_depth) - 1)]
@@ -164,7 +167,7 @@ class NestedRetries(HasListeners, Guard):
 
 @frozen(kw_only=True)
 class NestedRetry(ControlEvent):
-    """A retry was about to be made inside the retries of others, and is one too many.
+    """A retry inside other retries exceeded the limit of its depth.
 
     :param template: whose it is, by name.
     :param depth: how many templates around it may retry.

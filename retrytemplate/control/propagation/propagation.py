@@ -1,4 +1,4 @@
-"""What travels from one process to the next: which attempt this is, how deep, and the time left."""
+"""Headers between processes: the number of the attempt, its depth and the remaining time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 from attrs.validators import optional
 
-from retrytemplate._engine import context as _context
-from retrytemplate._engine.context import (
+from retrytemplate._engine import frames as _frames
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._engine.frames import (
     CURRENT,
     DEADLINE,
     detach_frame,
     enclosing_frame,
     exit_frame,
 )
-from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.validation import (
     check_at_least_one,
     check_span,
@@ -95,7 +95,8 @@ class Propagation:
     def __attrs_post_init__(self) -> None:
         names = [name.lower() for name in self._names()]
         if len(set(names)) < len(names):
-            raise ValueError(f"two headers have one name: {', '.join(sorted(names))}")
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"header names must differ, got {twice!r} twice")
 
     def _names(self) -> Iterator[str]:
         names = (self.attempt, self.depth, self.no_retry, self.deadline)
@@ -108,8 +109,8 @@ class Propagation:
 
         :param no_retry: forbid retries in the services behind this call.
 
-        What is not known is left out: without a template, a deadline or a caller that said
-        something it is nothing at all.  Time is what is left, since clocks differ.
+        Unknown values are left out: the result is empty without a template, a deadline and incoming
+        headers.  Time is sent as the remaining time, since clocks differ.
         """
         here, limit = Nesting.current(), Deadline.current()
         headers: dict[str, str | None] = {}
@@ -126,7 +127,7 @@ class Propagation:
     # In.
 
     def incoming(self, headers: Any) -> Incoming:
-        """Put in force for a block what a request said: ``with`` or ``async with``.
+        """Apply the headers of a request to a block: ``with`` or ``async with``.
 
         :param headers: a mapping, or pairs of names and values, text or bytes.
 
@@ -166,13 +167,13 @@ class Propagation:
 def _parse_values(
     found: dict[str, list[str]], name: str | None, read: Callable[..., Any]
 ) -> list[Any]:
-    """What a header says, without what it does not make sense to say."""
+    """The valid values of a header."""
     values = [] if name is None else [read(name, text) for text in found[name.lower()]]
     return [value for value in values if value is not None]
 
 
 class Incoming:
-    """What a request said, in force in a block: of ``Propagation.incoming``."""
+    """The values of a request's headers, in force in a block; from ``Propagation.incoming``."""
 
     def __init__(self, incoming: Nesting, timeout: float | None, clock: Any) -> None:
         self.incoming = incoming
@@ -185,13 +186,13 @@ class Incoming:
 
     def _enter(self) -> Nesting:
         if self._entered:
-            raise MisuseError("incoming() is entered once: call it again for each request")
+            raise MisuseError("incoming() must be entered once; call it again for each request")
         self._entered = True
         outer = enclosing_frame()
-        # In one process, as in a test, what is outside is known from both sides.
+        # In one process, as in a test, both the headers and the frames have the outer retries.
         here = self.incoming.merge(current_nesting(outer))
         # There is something to look for, as where a deadline is entered.
-        _context.any_deadline_entered = True
+        _frames.any_deadline_entered = True
         self._frame = [None, None, None if outer is None else outer[DEADLINE], outer, here]
         self._token = CURRENT.set(self._frame)
         if self.timeout is not None:

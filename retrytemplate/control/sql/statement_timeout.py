@@ -37,7 +37,7 @@ def statement_limit(
     deadline: Deadline | None = None,
     minimum: Seconds = MINIMUM,
 ) -> StatementLimit:
-    """A block whose statements are cut by the database: each at its own limit, or what is left.
+    """A block whose statements the database cancels at a limit, or after the remaining time.
 
     :param connection: of SQLAlchemy, ``with`` for a ``Connection``, ``async with`` for an
         ``AsyncConnection``; of a session: ``session.connection()``.
@@ -73,7 +73,7 @@ class NotSentError(Exception):
 
 
 class StatementLimit:
-    """What ``statement_limit`` gives."""
+    """The context manager of ``statement_limit``."""
 
     def __init__(
         self, connection: Any, own: Any, lock: Any, deadline: Deadline | None, minimum: Any
@@ -162,7 +162,7 @@ class StatementLimit:
 
         event.remove(connection, "before_cursor_execute", self._before)
         self._info.pop(HELD, None)
-        # What was cancelled is about to be rolled back.
+        # The cancelled transaction is about to be rolled back.
         if isinstance(exception, Exception | None) or self._database.outlives_rollback:
             failed = exception is not None or connection.closed or connection.invalidated
             # Nothing can be set in a failed transaction, nor without a transaction.
@@ -170,7 +170,7 @@ class StatementLimit:
                 self._database.end()
 
     def _translate_error(self, exception: BaseException | None) -> None:
-        """Raise what it was, where a limit of this block has cut the statement."""
+        """Raise the timeout, if a limit of this block has cancelled the statement."""
         if isinstance(exception, NotSentError):
             raise exception.args[0] from exception.__cause__
         kind = self._database.kind(exception)
@@ -198,12 +198,12 @@ STEPS = 1000  # of SQLite's machine: some microseconds
 
 
 def milliseconds(seconds: float) -> int:
-    """At least one: none would mean no limit.  No less than that: what is cut has had its time."""
+    """At least 1, because 0 means no limit; rounded up, so that no statement ends early."""
     return LONGEST if math.isinf(seconds) else max(1, min(LONGEST, math.ceil(seconds * 1000)))
 
 
 class PostgreSQL:
-    """Two settings of the transaction; what it fails with takes them along."""
+    """Two settings of the transaction; a rollback reverts them."""
 
     outlives_rollback = False
 
@@ -221,8 +221,8 @@ class PostgreSQL:
     def set(self, seconds: float, lock_seconds: float) -> None:
         if self.before is None:
             names = ("statement_timeout", "lock_timeout")
-            asked = ", ".join(f"current_setting('{name}')" for name in names)
-            statement, lock = self._run(f"SELECT {asked}").one()
+            settings = ", ".join(f"current_setting('{name}')" for name in names)
+            statement, lock = self._run(f"SELECT {settings}").one()
             self.before = (statement, lock)
         self._set(
             self.before[0] if math.isinf(seconds) else f"{milliseconds(seconds)}",

@@ -1,4 +1,4 @@
-"""No retry inside a transaction that is open: the attempt before it has left its marks there."""
+"""Rejects retries inside an open transaction, which has changes of the attempt before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process knows of a store: a copy that is looked at, and how fresh it is."""
+"""The copy of a store that a process checks, and its age."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_ENTRIES: Mapping[SwitchScope, SwitchEntry] = MappingProxyType({})
 
 @frozen
 class StateSnapshot:
-    """What a store held when it was read; never changed, but replaced."""
+    """The content of a store when it was read."""
 
     version: int
     text: str
@@ -43,22 +43,22 @@ class StateSnapshot:
 
     @property
     def entries(self) -> Mapping[SwitchScope, SwitchEntry]:
-        """What is stopped."""
+        """The stopped scopes, with their entries."""
         return self.document.entries
 
 
 def load_snapshot(store: SwitchStore) -> StateSnapshot:
-    """What the store holds now.
+    """Read the store.
 
-    :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
+    :raises SwitchStoreError: it cannot be reached, or its content cannot be read.
     """
     return _decode_snapshot(call_store(store.load, None))
 
 
 def call_store(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What a method of a store answers.
+    """Call a method of a store.
 
-    :raises SwitchStoreError: it raises something else.
+    :raises SwitchStoreError: the method raised another exception, which is the cause.
     """
     try:
         return method(*arguments, **named)
@@ -76,12 +76,14 @@ def _decode_snapshot(answer: Any) -> StateSnapshot:
     except (TypeError, ValueError):
         version = text = None
     if type(version) is not int or not isinstance(text, str):
-        raise SwitchStoreError(f"the store of the kill switch answers with {answer!r}")
+        raise SwitchStoreError(
+            f"the store of the kill switch must return a version and a string, got {answer!r}"
+        )
     return StateSnapshot(version, text, decode_document(text))
 
 
 def suspend_aware_clock(clock: Clock) -> Callable[[], float]:
-    """How the age of a copy is measured: a machine that was asleep has aged, too."""
+    """The clock that measures the age of a copy: it also runs while the machine sleeps."""
     if type(clock) is SystemClock and hasattr(time, "CLOCK_BOOTTIME"):
         return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     return clock.monotonic
@@ -91,11 +93,10 @@ def suspend_aware_clock(clock: Clock) -> Callable[[], float]:
 class StateCache:
     """The latest snapshot of a store, and whether it is still valid.
 
-    :param stale_after: seconds for which it may be, from when it was asked for; 0: it is asked for
-        each time.
-    :param now: measures them.
-    :param snapshot: another one with each change; who has found nothing in it need not look again.
-    :param trusted_until: until when it may be gone by, where it is no store in memory.
+    :param stale_after: seconds for which it is valid after its request; 0: it is read each time.
+    :param now: the clock of these seconds.
+    :param snapshot: replaced at each change; a caller may cache the result of a check of it.
+    :param trusted_until: the end of its validity, unless the store is in memory.
     :param lost_entries: what a store has lost that is known here; replaced, never changed.
     """
 
@@ -112,7 +113,7 @@ class StateCache:
     lost_at: float | None = None
     error: str | None = None
     _monitor: Monitor = field(factory=Monitor)
-    # Held while the store is asked; the same thread may have to ask it once more.
+    # Held while the store is read; the same thread may have to read it once more.
     _refresh_lock: Any = field(factory=threading.RLock)
 
     @property
@@ -158,14 +159,14 @@ class StateCache:
     ) -> list[ControlEvent]:
         """Use this snapshot, unless a later one is here already; return the events.
 
-        :param began: when it was asked for, or was about to be written.
+        :param began: when it was requested, or was about to be written.
         :param restored: lost entries that were restored.
         """
         lost_at = self._monitor.post(self._accept, snapshot, began, self.now(), restored)
         if lost_at is None:
             return []
         outage = max(0.0, self.now() - lost_at)
-        LOG.warning("%s: the store is back after %.3g s", self.name, outage)
+        LOG.warning("kill switch %s: the store recovered after %.3g s", self.name, outage)
         return [SwitchStoreRecovered(name=self.name, outage=outage)]
 
     def _accept(
@@ -210,8 +211,8 @@ class StateCache:
         now, age = self.now(), self.age
         if not self._monitor.post(self._record_failure, str(error), began, now):
             return []
-        known = "nothing is known" if age is None else f"what was known {age:.3g} s ago holds"
-        LOG.error("%s: the store is lost, %s: %s", self.name, known, error)
+        known = "no state was ever read" if age is None else f"using the state read {age:.3g} s ago"
+        LOG.error("kill switch %s: the store is unavailable, %s: %s", self.name, known, error)
         return [SwitchStoreLost(name=self.name, age=age, error=error)]
 
     def _record_failure(self, error: str, began: float, now: float) -> bool:
@@ -226,7 +227,7 @@ class StateCache:
         return is_news
 
     def _retry_interval(self, waited: float) -> float:
-        """How long a lost store is asked by the watcher alone, which may wait as long again."""
+        """Seconds during which only the poller reads a lost store."""
         return self.stale_after + waited if self.stale_after else 0.0
 
     def forked(self) -> None:

@@ -33,7 +33,7 @@ HASH_PERSON = b"rt canary 1"  # another number: other keys
 
 
 def rollout_position(scope: SwitchScope, key: Any) -> float:
-    """Where a key stands in the queue of its scope, from 0 up to, but without, 100.
+    """The position of a key in the rollout of its scope: at least 0, below 100.
 
     It is in where that is below the share; so those of a small share are part of a larger one.  The
     scope is part of it: in another one others are the first.
@@ -84,17 +84,22 @@ def is_canary(shares: Sequence[float]) -> bool:
 
 
 def evaluate_health(healthy: Any, justification: str) -> tuple[bool, str]:
-    """Whether things are well enough for the next step, and the words for the record.
+    """Whether the next step may be taken, and the text for the record.
 
     :param healthy: a bool, a function that looks, or None: the justification says so.
-    :raises MisuseError: the function gives what has to be awaited: it has not looked yet.
+    :raises MisuseError: the function returned an awaitable.
     """
     why = f"not healthy: {justification}"
     if callable(healthy):
         try:
             answer = healthy()
         except Exception as exc:
-            LOG.warning("%r failed: what runs again is stopped", healthy, exc_info=True)
+            LOG.warning(
+                "the health check %r raised an exception; the canary is rolled back and its scope "
+                "is stopped again",
+                healthy,
+                exc_info=True,
+            )
             return False, f"not healthy, {summary(exc)}"
         if is_awaitable(answer):
             close_unawaited(answer)

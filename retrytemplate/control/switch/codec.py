@@ -171,7 +171,7 @@ def _parse_object(what: str, text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except JSON_ERRORS as exc:
-        raise _corrupt(what, "it is no JSON") from exc
+        raise _corrupt(what, "it is not JSON") from exc
     if not isinstance(data, dict):
         raise _corrupt(what, "it must be a JSON object")
     number = _newer_format(data)
@@ -213,11 +213,11 @@ def _corrupt(what: str, why: str) -> SwitchStoreError:
 
 
 def read_record(stored: StoredRecord) -> AuditRecord | UnreadableRecord:
-    """What a store has kept of a change.
+    """Decode the stored record of a change.
 
     >>> from retrytemplate.control import StoredRecord
     >>> print(read_record(StoredRecord(17, "rubbish", notified=False)))
-    record 17 in the store of a kill switch cannot be read: it is no JSON
+    record 17 in the store of a kill switch cannot be read: it is not JSON
     """
     number, text = stored.number, stored.text
     try:

@@ -1,4 +1,4 @@
-"""Commands of a kill switch: their arguments are checked, then the rules are applied."""
+"""Commands of a kill switch: argument checks, then the rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate.control.switch import transitions
 from retrytemplate.control.switch.canary import evaluate_health, parse_canary
-from retrytemplate.control.switch.model import DeclaredScopes, resolve_scope
 from retrytemplate.control.switch.triggers import (
     find_rule,
     trigger_duration,
@@ -23,17 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate.control.switch.model import AuditRecord, SwitchScope
+    from retrytemplate.control.switch.model import AuditRecord, DeclaredScopes
     from retrytemplate.control.switch.writer import Command, Writer
 
 __all__ = ["SwitchCommands"]
 
 
 class SwitchCommands(ABC):
-    """Gives ``stop``, ``resume``, ``advance`` and ``trigger`` to what writes them down.
-
-    Each checks its arguments, and leaves the rest to the rules.
-    """
+    """Provides ``stop``, ``resume``, ``advance`` and ``trigger`` to a switch."""
 
     __slots__ = ()
 
@@ -44,7 +40,7 @@ class SwitchCommands(ABC):
 
     @abstractmethod
     def _write(self, command: Command) -> tuple[AuditRecord, ...]:
-        """Carry out a command on the state in the store, also with concurrent writers.
+        """Commit a command to the store, also with concurrent writers.
 
         :raises SwitchStoreError: the store does not answer: nothing was changed.
         """
@@ -62,22 +58,24 @@ class SwitchCommands(ABC):
         permanent: bool = False,
         when_expired: str | None = None,
     ) -> AuditRecord:
-        """Stop something from now on: exactly one of the four.
+        """Stop one scope from now on: exactly one of the first four arguments names it.
 
-        :param reason: why, in words that other operators understand.
-        :param by: who stops it.
-        :param expires_in: how long; or ``permanent=True``, until an operator resumes it.
-        :param when_expired: ``"resume"``: then it runs by itself; ``"keep"``: it stays stopped, and
-            you are reminded.  None: everything stays, anything less is lifted.
-        :raises SwitchRefusedError: the reason says nothing, nothing was said of the end, or what is
-            permanent is to be lifted by itself.
-        :raises UnknownScopeError: there is nothing of that name.
-        :raises SwitchStoreError: the store does not answer.
-        :raises ValueError: for an end that is not to come.
+        :param everything: True: all scopes.
+        :param reason: why, for other operators; at least ``reason_length`` characters.
+        :param by: the operator.
+        :param expires_in: seconds, or a ``timedelta``, of at most ten years.
+        :param permanent: True, instead of ``expires_in``: until an operator resumes it.
+        :param when_expired: ``"resume"``: then the scope runs again; ``"keep"``: it stays stopped,
+            with reminders.  None, the default: ``"keep"`` for everything, else ``"resume"``.
+        :raises SwitchRefusedError: the reason is too short or names no incident; neither or both of
+            ``expires_in`` and ``permanent``; ``permanent`` with ``"resume"``; not one scope.
+        :raises UnknownScopeError: the scope was not declared.
+        :raises SwitchStoreError: the store does not answer; nothing was changed.
+        :raises ValueError: ``expires_in`` or ``when_expired`` is not valid.
 
-        A stopped scope is stopped again: the later of the two ends holds.
+        If the scope is stopped already, the later of the two ends holds.
         """
-        scope = self._scope(everything, segment, feature, experiment)
+        scope = self._scopes.resolve(everything, segment, feature, experiment)
         self._reason_policy.check_reason(reason)
         check_text("by", by)
         seconds = resolve_expiry(expires_in, permanent, when_expired)
@@ -105,19 +103,19 @@ class SwitchCommands(ABC):
         canary: Sequence[float] | None = None,
         override: bool = False,
     ) -> AuditRecord:
-        """Let something run again.
+        """Resume a stopped scope, at once or with a canary.
 
-        :param by: who approves of it.
-        :param justification: why it may.
-        :param canary: shares of the keys in per cent, as ``(5, 25, 100)``: the first from now on,
-            each other with an ``advance``.  None: all at once.
-        :param override: all at once though everything was stopped.
-        :raises SwitchRefusedError: it is not stopped, the justification says nothing, or everything
-            was stopped and is to be back at once.
-        :raises UnknownScopeError: there is nothing of that name.
-        :raises SwitchStoreError: the store does not answer.
+        :param by: the operator who approves it.
+        :param justification: why; at least ``reason_length`` characters.
+        :param canary: percentages of the keys, such as ``(5, 25, 100)``: the first from now on,
+            each further one with an ``advance``.  None, the default: all keys at once.
+        :param override: True: resume everything at once.  Default False.
+        :raises SwitchRefusedError: the scope is not stopped, the justification is too short, or
+            everything would be resumed at once without ``override``.
+        :raises UnknownScopeError: the scope was not declared.
+        :raises SwitchStoreError: the store does not answer; nothing was changed.
         """
-        scope = self._scope(everything, segment, feature, experiment)
+        scope = self._scopes.resolve(everything, segment, feature, experiment)
         self._reason_policy.check("justification", justification)
         check_text("by", by)
         if not isinstance(override, bool):
@@ -143,17 +141,19 @@ class SwitchCommands(ABC):
         justification: str,
         healthy: bool | Callable[[], Any] | None = None,
     ) -> AuditRecord:
-        """Take the next step of a canary, or back to none where things are not well.
+        """Take the next step of a canary; if unhealthy, stop all keys again.
 
-        :param healthy: whether they are: a bool, or a function that looks, and has until then all
-            the time it needs; what it raises means no.  None: the justification says so.
-        :raises SwitchRefusedError: no canary runs, or it was changed meanwhile.
-        :raises UnknownScopeError: there is nothing of that name.
-        :raises SwitchStoreError: the store does not answer.
+        :param by: the operator.
+        :param justification: why; at least ``reason_length`` characters.
+        :param healthy: a bool, or a function without parameters that checks it, without a time
+            limit; an exception means False.  None, the default: the justification confirms it.
+        :raises SwitchRefusedError: no canary runs, or it was changed during the check.
+        :raises UnknownScopeError: the scope was not declared.
+        :raises SwitchStoreError: the store does not answer; nothing was changed.
 
-        With the last step it runs as it did before.
+        The last step ends the stop.
         """
-        scope = self._scope(everything, segment, feature, experiment)
+        scope = self._scopes.resolve(everything, segment, feature, experiment)
         self._reason_policy.check("justification", justification)
         check_text("by", by)
         if healthy is not None and not isinstance(healthy, bool):
@@ -175,21 +175,22 @@ class SwitchCommands(ABC):
         reason: str,
         expires_in: Seconds | None = None,
     ) -> AuditRecord | None:
-        """Stop something automatically, where the table of triggers allows it for this cause.
+        """Stop a scope automatically, if the table of triggers allows it for this cause.
 
-        :param cause: what has happened, as the table calls it.
-        :param expires_in: how long; None: as long as the table says, which is the longest.
-        :returns: None where it is stopped already.
+        :param cause: a cause of the table.
+        :param expires_in: seconds, or a ``timedelta``; None, the default: the longest time that the
+            table allows.
+        :returns: None if the scope is stopped already.
         :raises TriggerRefusedError: the table does not allow it, or leaves it to a human.
-        :raises UnknownScopeError: there is nothing of that name.
-        :raises SwitchStoreError: the store does not answer.
+        :raises UnknownScopeError: the scope was not declared.
+        :raises SwitchStoreError: the store does not answer; nothing was changed.
 
-        A canary that runs goes back to none.
+        A running canary is ended: all keys are stopped again.
         """
-        scope = self._scope(False, segment, feature, experiment)
+        scope = self._scopes.resolve(False, segment, feature, experiment)
         check_text("cause", cause)
         rule = find_rule(self._triggers, cause, scope)
-        check_text("reason", reason)  # however short: no person is there to improve it
+        check_text("reason", reason)  # of any length: no operator wrote it
         seconds = trigger_duration(rule, cause, expires_in)
         by = f"automatic: {cause}"
         command = partial(
@@ -203,8 +204,3 @@ class SwitchCommands(ABC):
         )
         made = [each for each in self._write(command) if (each.scope, each.by) == (scope, by)]
         return made[-1] if made else None
-
-    def _scope(self, *given: Any) -> SwitchScope:
-        scope = resolve_scope(*given)
-        self._scopes.check(scope)
-        return scope

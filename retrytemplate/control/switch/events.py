@@ -16,7 +16,7 @@ __all__ = ["SwitchChanged", "SwitchStoreLost", "SwitchStoreRecovered"]
 
 @frozen(kw_only=True)
 class SwitchChanged(ControlEvent):
-    """Something was stopped, resumed, or changed by time, here or in another process.
+    """A scope was stopped, resumed or changed by time, in this process or another.
 
     :param record: who, what and why.
     """
@@ -26,10 +26,10 @@ class SwitchChanged(ControlEvent):
 
 @frozen(kw_only=True)
 class SwitchStoreLost(ControlEvent):
-    """The store does not answer, or holds what cannot be read; what was last known holds.
+    """The store is unavailable or unreadable; the last known state holds.
 
     :param age: seconds since the store was last read; None: it never was.
-    :param error: what is wrong with it.
+    :param error: the error of the store.
     """
 
     age: float | None
@@ -38,7 +38,7 @@ class SwitchStoreLost(ControlEvent):
 
 @frozen(kw_only=True)
 class SwitchStoreRecovered(ControlEvent):
-    """The store answers again.
+    """The store is available again.
 
     :param outage: seconds since it was found lost.
     """

@@ -1,7 +1,8 @@
-"""The guard of one scope of a kill switch."""
+"""Checks of a kill switch, and the guard that repeats one before every attempt."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -11,33 +12,36 @@ from retrytemplate.control._enclosing import run_under_guard, run_under_guard_as
 from retrytemplate.control._strategy import StrategyBase, reject_awaitable, returns_result
 from retrytemplate.control._threads import run_in_thread
 from retrytemplate.control.events import reject
+from retrytemplate.control.switch import transitions
+from retrytemplate.control.switch.canary import KEY_SUBJECT
 from retrytemplate.errors import KillSwitchActiveError
 from retrytemplate.guards import Guard
+from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     from retrytemplate._engine.context import RetryContext
+    from retrytemplate.clock import Clock
     from retrytemplate.control.switch.cache import StateCache, StateSnapshot
-    from retrytemplate.control.switch.model import Decision, SwitchScope
-    from retrytemplate.control.switch.switch import KillSwitch
+    from retrytemplate.control.switch.model import Decision, DeclaredScopes, SwitchScope
 
-__all__ = ["ScopeCheck", "SwitchGuard"]
-
-
-if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
+
+__all__ = ["ScopeCheck", "SwitchChecks", "SwitchGuard"]
+
+MAX_CACHED_CHECKS = 1024
 
 
 @define(eq=False, repr=False)
 class SwitchGuard(Guard, StrategyBase):
-    """Lets pass what a switch does not stop; made by ``KillSwitch.guard``.
+    """Rejects the calls of stopped scopes; created by ``KillSwitch.guard``.
 
-    In ``RetryTemplate(guards=[...])`` it is asked before every attempt.  It is a strategy as well:
-    ``guard.call(fn)``, or in a ``Pipeline``, asks before the call.  Either way, every attempt of a
-    template inside, every hedge and every fallback is checked, too.
+    In ``RetryTemplate(guards=[...])`` it checks every attempt.  It is a strategy as well:
+    ``guard.call(fn)``, or in a ``Pipeline``, checks the call.  In both cases, it checks every
+    attempt of a template inside, every hedge and every fallback, too.
 
     >>> from retrytemplate.control import KillSwitch
     >>> switch = KillSwitch()
@@ -54,7 +58,7 @@ class SwitchGuard(Guard, StrategyBase):
 
     inherited = True
 
-    _switch: KillSwitch
+    _switch: SwitchChecks
     _scope_check: ScopeCheck
     _key: Any
     name: str = field(init=False)
@@ -65,24 +69,24 @@ class SwitchGuard(Guard, StrategyBase):
 
     @property
     def scopes(self) -> tuple[SwitchScope, ...]:
-        """What has to run, in the order in which it is asked for."""
+        """The checked scopes, in the order of the check."""
         return self._scope_check.scopes
 
     @property
     def what(self) -> str:
-        """What has to run for a call to be made, in words."""
+        """The checked scopes, in words."""
         return " or ".join(map(str, self.scopes))
 
     def admit(self, context: RetryContext | None) -> None:
-        """Reject stopped work.
+        """Reject the attempt if one of the scopes is stopped.
 
-        :raises KillSwitchActiveError: it is.
+        :raises KillSwitchActiveError: one of them is stopped.
         """
         if not self._known_allowed():
             self._decide(context)
 
     async def admit_async(self, context: RetryContext | None) -> None:
-        """The same where nothing may block: the store, if it has to be, is asked in a thread."""
+        """The same for a task: the store is read in a thread, if it has to be read."""
         if self._known_allowed():
             return
         if not self._switch._cache.is_fresh():
@@ -156,6 +160,106 @@ class ScopeCheck:
             )
 
     def remember_if_allowed(self, snapshot: StateSnapshot) -> None:
-        """Remember it, if nothing of this is stopped there."""
+        """Cache the snapshot if none of the scopes is stopped in it."""
         if snapshot.entries.keys().isdisjoint(self.scopes):
             self._allowed_snapshot[:] = snapshot, snapshot.version
+
+
+class SwitchChecks(ABC):
+    """Provides ``check`` and ``guard`` to a switch."""
+
+    __slots__ = ()
+
+    name: str
+    _scopes: DeclaredScopes
+    _scope_checks: dict[tuple[Any, ...], ScopeCheck]
+    _unknown: Decision
+    _listeners: tuple[Any, ...]
+    _clock: Clock
+    _cache: StateCache
+
+    @abstractmethod
+    def _refresh_if_stale(self) -> None:
+        """Read the store if the cached state is too old."""
+
+    def check(
+        self,
+        *,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        key: Any = None,
+    ) -> Decision:
+        """Whether a call may be made now: checks the global stop first, then the named scopes.
+
+        :param key: the owner of the call, such as a user; it decides while a canary runs.
+        :raises UnknownScopeError: a name was not declared.
+        :raises InconsistentKeyError: the key is not valid.
+
+        The result is a pair, too: ``allowed, reason = switch.check(...)``.  While the store does
+        not answer, the last known state holds, and nothing is raised.
+        """
+        try:
+            check = self._scope_checks[segment, feature, experiment]
+        except (KeyError, TypeError):  # the latter: no name at all
+            check = self._scope_check(segment, feature, experiment)
+        if key is not None and type(key) is not str:
+            encode_key(key, KEY_SUBJECT)
+        return transitions.ALLOWED if check.known_allowed() else self._decide(check, _constant(key))
+
+    def guard(
+        self,
+        *,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        key: Any = None,
+    ) -> SwitchGuard:
+        """A guard for templates, and a strategy for pipelines, that rejects stopped calls.
+
+        :param key: the owner of the call, or a function of the context that returns it (of None,
+            outside of a template).
+        :raises UnknownScopeError: a name was not declared.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> from retrytemplate.control import KillSwitch
+        >>> switch = KillSwitch()
+        >>> template = RetryTemplate(guards=[switch.guard(segment="finance")])
+        >>> template.call(int, "17")
+        17
+        """
+        check = self._scope_check(segment, feature, experiment)
+        if key is not None and not callable(key):
+            encode_key(key, KEY_SUBJECT)
+        return SwitchGuard(self, check, key)
+
+    def _scope_check(self, *names: str | None) -> ScopeCheck:
+        check = ScopeCheck(self._cache, self._scopes.required(*names))
+        if len(self._scope_checks) >= MAX_CACHED_CHECKS:
+            self._scope_checks.clear()
+        self._scope_checks[names] = check
+        return check
+
+    def _decide(self, check: ScopeCheck, key: Callable[[], Any]) -> Decision:
+        """Decide by the state, and read the store first if the state is stale."""
+        if not self._cache.is_fresh():
+            self._refresh_if_stale()
+        return self._decide_from_cache(check, key)
+
+    def _decide_from_cache(self, check: ScopeCheck, key: Callable[[], Any]) -> Decision:
+        snapshot = self._cache.snapshot
+        if snapshot is None:
+            return self._unknown
+        check.remember_if_allowed(snapshot)
+        return transitions.decide(snapshot.entries, check.scopes, key, self._clock.time())
+
+    def _remaining_stop_time(self, decision: Decision) -> float | None:
+        """Seconds until the stop expires by itself."""
+        entry = decision.entry
+        if entry is None or entry.until is None or entry.when_expired != "resume":
+            return None
+        return max(0.0, entry.until - self._clock.time())
+
+
+def _constant(key: Any) -> Callable[[], Any]:
+    return lambda: key

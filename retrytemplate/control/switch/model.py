@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from retrytemplate.errors import SwitchRefusedError, UnknownScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Iterator, Set
     from typing import Self
 
 __all__ = [
@@ -27,18 +27,17 @@ __all__ = [
     "SwitchScope",
     "UnreadableRecord",
     "named_scope",
-    "resolve_scope",
 ]
 
 
 GLOBAL = "global"
 NAMED_KINDS = ("segment", "feature", "experiment")
-"""The kinds that have names, in the order in which they are asked."""
+"""The kinds that have names, in the order in which they are checked."""
 
 
 @frozen
 class SwitchScope:
-    """One thing that can be stopped.
+    """A scope that can be stopped.
 
     :param kind: ``"global"``, ``"segment"``, ``"feature"`` or ``"experiment"``.
     :param name: which one; None: everything.
@@ -57,41 +56,18 @@ class SwitchScope:
 EVERYTHING = SwitchScope(GLOBAL)
 
 
-def resolve_scope(
-    everything: Any = False, segment: Any = None, feature: Any = None, experiment: Any = None
-) -> SwitchScope:
-    """The one scope that was named.
-
-    :raises SwitchRefusedError: none was, or more than one.
-
-    >>> resolve_scope(segment="finance")
-    SwitchScope(kind='segment', name='finance')
-    """
-    if not isinstance(everything, bool):
-        raise TypeError(f"everything must be True or False, got {everything!r}")
-    found = [EVERYTHING] if everything else []
-    names = zip(NAMED_KINDS, (segment, feature, experiment), strict=True)
-    found += [named_scope(kind, name) for kind, name in names if name is not None]
-    if len(found) != 1:
-        got = " and ".join(map(str, found)) or "none"
-        raise SwitchRefusedError(
-            "say exactly one of everything=True, segment=, feature= and experiment=, got " + got
-        )
-    return found[0]
-
-
 def named_scope(kind: str, name: Any) -> SwitchScope:
     """The scope of that kind and name."""
     if not isinstance(name, str) or not name or name != name.strip():
         raise TypeError(
-            f"{kind} must be a name: a text that neither begins nor ends with a space, got {name!r}"
+            f"{kind} must be a name: a string without leading or trailing spaces, got {name!r}"
         )
     return SwitchScope(kind, name)
 
 
 @define(eq=False, init=False)
 class DeclaredScopes:
-    """Which scopes there are; None: any name is one."""
+    """The declared scopes; None: any name is valid."""
 
     _declared: Mapping[str, Set[str]] | None
 
@@ -110,16 +86,45 @@ class DeclaredScopes:
             some = ", ".join(map(repr, sorted(known))) or "none"
             raise UnknownScopeError(f"there is no {scope}; the {scope.kind}s declared are: {some}")
 
-    def required(self, segment: Any, feature: Any, experiment: Any) -> tuple[SwitchScope, ...]:
-        """What has to run for a call, in the order in which it is asked.
+    def required(self, *names: Any) -> tuple[SwitchScope, ...]:
+        """The scopes that must not be stopped for a call, in the order of the check.
 
+        :param names: one for each of the ``NAMED_KINDS``; None: not given.
         :raises UnknownScopeError: one of them was not declared.
+
+        >>> [str(each) for each in DeclaredScopes(None).required("finance", None, "prices")]
+        ['everything', "segment 'finance'", "experiment 'prices'"]
         """
-        pairs = zip(NAMED_KINDS, (segment, feature, experiment), strict=True)
-        found = (EVERYTHING, *(named_scope(kind, name) for kind, name in pairs if name is not None))
+        found = (EVERYTHING, *_named_scopes(names))
         for scope in found:
             self.check(scope)
         return found
+
+    def resolve(self, everything: Any, *names: Any) -> SwitchScope:
+        """The one scope that a command names.
+
+        :raises SwitchRefusedError: it names none, or more than one.
+        :raises UnknownScopeError: the scope was not declared.
+
+        >>> DeclaredScopes(None).resolve(False, "finance", None, None)
+        SwitchScope(kind='segment', name='finance')
+        """
+        if not isinstance(everything, bool):
+            raise TypeError(f"everything must be True or False, got {everything!r}")
+        found = [*([EVERYTHING] if everything else []), *_named_scopes(names)]
+        if len(found) != 1:
+            got = " and ".join(map(str, found)) or "none"
+            raise SwitchRefusedError(
+                "pass exactly one of everything=True, segment=, feature=, experiment=, got " + got
+            )
+        self.check(found[0])
+        return found[0]
+
+
+def _named_scopes(names: tuple[Any, ...]) -> Iterator[SwitchScope]:
+    for kind, name in zip(NAMED_KINDS, names, strict=True):
+        if name is not None:
+            yield named_scope(kind, name)
 
 
 def _checked(declared: Any) -> Mapping[str, Set[str]]:
@@ -133,7 +138,7 @@ def _checked(declared: Any) -> Mapping[str, Set[str]]:
 
 def _names(kind: str, names: Any) -> Set[str]:
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f"scopes: those of {kind} must be a collection of names, got {names!r}")
+        raise TypeError(f"scopes: the names of {kind} must be a collection of str, got {names!r}")
     return frozenset(named_scope(f"scopes: each {kind}", name).name or "" for name in names)
 
 
@@ -150,14 +155,15 @@ ACTIONS = (
 
 @frozen(kw_only=True)
 class SwitchEntry:
-    """One thing that is stopped, wholly or for a part of the keys.
+    """A stopped scope, for all keys or for a part of them.
 
-    :param reason: why, and ``by``: who said so.
+    :param reason: why it was stopped, and ``by``: who stopped it.
     :param since: when it was stopped, and ``until``: when that ends (seconds since the epoch);
         None: never by itself.
-    :param when_expired: whether it is lifted then, or stays, and you are reminded.
-    :param cause: what stopped it automatically; None: a human.
-    :param canary: the steps of its way back, in per cent, and ``step``: how many have been taken.
+    :param when_expired: ``"resume"``: then the scope runs again; ``"keep"``: it stays stopped, with
+        reminders.
+    :param cause: the cause of an automatic stop; None: a human stopped it.
+    :param canary: the steps of the canary, in per cent; ``step``: the number of steps taken.
     :param reminded: the time of the last reminder that it is overdue.
     """
 
@@ -187,7 +193,7 @@ class SwitchEntry:
         return self.until is not None and self.until <= now
 
     def is_expired(self, now: float) -> bool:
-        """Whether it stops nothing any more, as its time is up."""
+        """Whether the stop has expired and stops nothing any more."""
         return self.when_expired == "resume" and self.is_over(now)
 
     def __str__(self) -> str:
@@ -202,7 +208,7 @@ class AuditRecord:
         (its time is up, and it runs), ``"overdue"`` (its time is up, and it stays stopped) or
         ``"restored"`` (a store had lost it).
     :param at: seconds since the epoch.
-    :param reason: why it was stopped, or the justification of what came later.
+    :param reason: why it was stopped, or the justification of the later change.
     :param share: the keys that run from then on, in per cent.
     :param until: when the stop ends by itself; None: never.
     :param override: whether a rule was set aside.
@@ -253,12 +259,12 @@ class Decision(_Pair):
 
     @property
     def scope(self) -> str | None:
-        """The kind of what is stopped."""
+        """The kind of the stopped scope; None: no scope is stopped."""
         return None if self.entry is None else self.entry.scope.kind
 
     @property
     def name(self) -> str | None:
-        """The name of what is stopped; None: everything is, or nothing."""
+        """The name of the stopped scope; None: everything is stopped, or nothing."""
         return None if self.entry is None else self.entry.scope.name
 
     def __bool__(self) -> bool:
@@ -278,7 +284,7 @@ class Document:
 
 @frozen(kw_only=True)
 class UnreadableRecord:
-    """One change of which nothing else is known.
+    """A stored change that cannot be read.
 
     :param number: of the record, in its store.
     :param reason: why it cannot be read.

@@ -31,7 +31,10 @@ LOG = logging.getLogger("retrytemplate.control.switch")
 CLAIM_LEASE = 60.0
 CLAIM_BATCH = 20
 PAGE_SIZE = 100
-FAILED_NOTIFIER = "%r failed for record %s; it is called again after its lease"
+FAILED_NOTIFIER = (
+    "notifier %r failed for record %s; all notifiers are called again for this record after "
+    f"{CLAIM_LEASE:g} s"
+)
 NO_RECORD = StoredRecord(0, "", notified=True)  # before the first one
 # The results of a notification; the first three are final.
 NOTIFIED, TOO_OLD, CORRUPT, NEWER_FORMAT, FAILED = (
@@ -51,8 +54,7 @@ def check_notifiers(name: str, value: Any) -> None:
     for each in value:
         if not callable(each) or isinstance(each, type) or is_async(each):
             raise TypeError(
-                f"{name}: each must be a plain function of the record, not one that has to be "
-                f"awaited, got {each!r}"
+                f"{name}: each must be a synchronous function of the record, got {each!r}"
             )
 
 
@@ -78,11 +80,11 @@ class AuditNotifier:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something may have been left untold."""
+        """Whether notifications may be pending."""
         return self._pending_since is not None
 
     def start_at_newest(self) -> None:
-        """What happened before is no news."""
+        """Ignore all records that exist already."""
         if self._last_seen is None:
             newest = self.store.records(limit=1)
             self._monitor.post(self._set_start, newest[0] if newest else NO_RECORD)
@@ -92,7 +94,7 @@ class AuditNotifier:
             self._last_seen = newest
 
     def new_changes(self) -> list[SwitchChanged]:
-        """What has happened since this was last asked, oldest first; each once."""
+        """The changes since the last call of this method, oldest first; each once."""
         self.start_at_newest()
         new = None
         while new is None:  # unless another thread has notified meanwhile
@@ -135,12 +137,17 @@ class AuditNotifier:
         for each in stored:
             record = read_record(each)
             if isinstance(record, UnreadableRecord):
-                LOG.error("record %s reaches no listener: %s", each.number, record)
+                LOG.error(
+                    "kill switch %s: record %s cannot be read and is not sent to any listener: %s",
+                    self.name,
+                    each.number,
+                    record,
+                )
             else:
                 yield SwitchChanged(name=self.name, record=record)
 
     def notify(self) -> None:
-        """Notify of the records that are pending, and that no other process has claimed."""
+        """Call the notifiers for each pending record that no other worker has claimed."""
         if not self.notifiers:
             return
         began, skipped = self.now(), 0
@@ -187,17 +194,28 @@ class AuditNotifier:
 
     def _log_unreadable(self, record: UnreadableRecord) -> str:
         if not record.later:
-            LOG.error("record %s reaches no notifier: %s", record.number, record)
+            LOG.error(
+                "kill switch %s: record %s cannot be read and is not sent to any notifier: %s",
+                self.name,
+                record.number,
+                record,
+            )
             return CORRUPT
         if record.number > self._last_skipped:  # it is claimed again every minute
             self._last_skipped = record.number
-            LOG.warning("%s: a later version of the library will notify of it", record)
+            LOG.warning(
+                "kill switch %s: %s; a process with a later version of the library must send its "
+                "notification",
+                self.name,
+                record,
+            )
         return NEWER_FORMAT
 
     def _log_skipped(self, number: int) -> None:
         changes = "1 change is" if number == 1 else f"{number} changes are"
         LOG.warning(
-            "%s: %s older than %s: the notifiers are not notified, see the audit",
+            "kill switch %s: %s older than max_notification_age (%s); the notifiers were not "
+            "called; see the audit log",
             self.name,
             changes,
             format_span(self.max_notification_age or 0.0),
@@ -209,7 +227,7 @@ LOG = logging.getLogger("retrytemplate.control.switch")
 
 @define(eq=False)
 class LogOnce:
-    """Logs what fails, and says nothing more of it until it has gone well again.
+    """Logs a failure once, and again only after a success.
 
     :param name: of the switch, for the log.
     """
@@ -218,15 +236,15 @@ class LogOnce:
     _logged: set[str] = field(factory=set)
 
     def run(self, step: Callable[[], object], message: str) -> None:
-        """Do something that others will do if this process cannot.
+        """Run a step that other processes will run if this one fails.
 
-        :param message: what it means that it fails.
+        :param message: the consequence of a failure.
         """
         try:
             step()
         except Exception:
             if message not in self._logged:
                 self._logged.add(message)
-                LOG.warning("%s: %s", self.name, message, exc_info=True)
+                LOG.warning("kill switch %s: %s", self.name, message, exc_info=True)
         else:
             self._logged.discard(message)

@@ -1,4 +1,4 @@
-"""What is stopped, for those who look: a snapshot for programs, a report for people."""
+"""The stopped scopes: a snapshot for programs, a report for people."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "report_lines"]
 
 @frozen(kw_only=True)
 class SwitchSnapshot:
-    """How a switch stands, by what this process knows.
+    """The state of a switch that this process knows.
 
-    :param version: of what is known; None: nothing is.
-    :param entries: what is stopped.
-    :param age: seconds since the store was asked for it; None: it has never answered.
-    :param error: what is wrong with the store; None: nothing.
+    :param version: of the known state; None: no state is known.
+    :param entries: the stopped scopes.
+    :param age: seconds since the store was read; None: it has never answered.
+    :param error: the error of the store; None: no error.
     """
 
     name: str
@@ -34,16 +34,16 @@ class SwitchSnapshot:
 
     @property
     def lost(self) -> bool:
-        """Whether the store does not answer."""
+        """Whether the store is unavailable."""
         return self.error is not None
 
 
 @frozen(kw_only=True)
 class ReportLine:
-    """One thing that is stopped.
+    """A stopped scope.
 
     :param age: seconds since it was stopped.
-    :param left: seconds until that ends, negative where it is overdue; None: it has no end.
+    :param left: seconds until the stop ends, negative if it is overdue; None: it has no end.
     """
 
     entry: SwitchEntry
@@ -56,7 +56,7 @@ class ReportLine:
 
         An overdue stop still stops: its time is up, and ``when_expired`` is ``"keep"``.
         """
-        share = f"back for {self.entry.share:g} %" if self.entry.step else "stopped"
+        share = f"resumed for {self.entry.share:g} %" if self.entry.step else "stopped"
         return f"{share}, overdue" if self.overdue else share
 
     @property
@@ -66,7 +66,7 @@ class ReportLine:
 
     @property
     def end(self) -> str:
-        """What its end is, in words."""
+        """The end of the stop in words."""
         entry = self.entry
         if entry.until is None or self.left is None:
             return "permanent"
@@ -74,8 +74,8 @@ class ReportLine:
             return f"overdue since {format_moment(entry.until, to_minute=True)}"
         when = f"in {format_span(self.left)}, {format_moment(entry.until, to_minute=True)}"
         if entry.when_expired == "resume":
-            return f"lifted {when}"
-        return f"due {when}, not lifted by itself"
+            return f"resumes automatically {when}"
+        return f"due {when}, stays stopped until an operator resumes it"
 
     def __str__(self) -> str:
         entry = self.entry
@@ -85,11 +85,11 @@ class ReportLine:
 
 @frozen(kw_only=True)
 class SwitchReport:
-    """All that is stopped, for a weekly look: with age, reason, who did it, and the end.
+    """All stopped scopes, with age, reason, operator and end.
 
     :param at: seconds since the epoch.
-    :param lines: what is overdue first, and of each the oldest first.
-    :param stale: seconds since the store has answered, where it does not now; None: it does.
+    :param lines: overdue stops first, then the others, each group oldest first.
+    :param stale: seconds since the last answer of an unavailable store; None: it is available.
     """
 
     name: str
@@ -101,12 +101,12 @@ class SwitchReport:
         title = f"{self.name}, {format_moment(self.at, to_minute=True)}: "
         title += f"{len(self.lines)} stopped" if self.lines else "nothing is stopped"
         if self.stale is not None:
-            title += f" (the store does not answer; as known {format_span(self.stale)} ago)"
+            title += f" (the store is unavailable; state read {format_span(self.stale)} ago)"
         return "\n".join([title, *(f"- {line}" for line in self.lines)])
 
 
 def report_lines(entries: Iterable[SwitchEntry], now: float) -> tuple[ReportLine, ...]:
-    """A line for each that is not lifted yet: what is overdue first, and of each the oldest."""
+    """A line for each stop that has not expired: overdue ones first, then the oldest."""
     lines = [
         ReportLine(
             entry=each,

@@ -22,10 +22,9 @@ from retrytemplate.control._poller import BackgroundPoller
 from retrytemplate.control.events import as_listeners, check_listeners, notify_listeners
 from retrytemplate.control.switch import transitions
 from retrytemplate.control.switch.cache import StateCache, call_store, suspend_aware_clock
-from retrytemplate.control.switch.canary import KEY_SUBJECT
 from retrytemplate.control.switch.codec import read_record
 from retrytemplate.control.switch.commands import SwitchCommands
-from retrytemplate.control.switch.guard import ScopeCheck, SwitchGuard
+from retrytemplate.control.switch.guard import SwitchChecks
 from retrytemplate.control.switch.model import Decision, DeclaredScopes
 from retrytemplate.control.switch.notifier import AuditNotifier, LogOnce, check_notifiers
 from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, report_lines
@@ -37,7 +36,6 @@ from retrytemplate.control.switch.triggers import (
 from retrytemplate.control.switch.validation import ReasonPolicy
 from retrytemplate.control.switch.writer import Writer
 from retrytemplate.errors import SwitchStoreError
-from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
     from retrytemplate.control.switch.cache import StateSnapshot
+    from retrytemplate.control.switch.guard import ScopeCheck
     from retrytemplate.control.switch.model import AuditRecord, UnreadableRecord
     from retrytemplate.control.switch.store.base import SwitchStore
     from retrytemplate.control.switch.writer import Command
@@ -57,34 +56,33 @@ __all__ = ["KillSwitch"]
 
 UNKNOWN_VALUES = "stop", "run"
 STORE_METHODS = "load", "commit", "records", "claim_pending_notifications", "mark_notified", "close"
-# Seconds between two rounds of the poller; a check finds out by itself what is older than it may.
+# Seconds between two rounds of the poller; a check itself reads a state that is too old.
 MIN_POLL_INTERVAL, MAX_POLL_INTERVAL = 0.05, 60.0
-MAX_CACHED_CHECKS = 1024  # that are remembered
-STATE_UNKNOWN = Decision(False, "what is stopped is not known: the store has not answered yet")
+STATE_UNKNOWN = Decision(False, "the state is unknown: the store has not answered yet")
 
 
 @define(eq=False, init=False, repr=False)
-class KillSwitch(SwitchCommands):
+class KillSwitch(SwitchCommands, SwitchChecks):
     """Stops work at once, for a stated reason, until an operator resumes it step by step.
 
-    :param store: where it is kept what is stopped; None: in memory, for this process alone.
-    :param stale_after: seconds within which a change in another process is seen here, while the
-        store answers; 0: every check asks the store.
+    :param store: the store of the state; None: in memory, for this process alone.
+    :param stale_after: the largest age of the state that a check uses, in seconds, while the store
+        answers; default 5; 0: every check reads the store.
     :param name: in errors, events and reports.
-    :param scopes: the names that there are, by ``"segment"``, ``"feature"``, ``"experiment"``;
-        others are rejected.  None: any name is accepted.
-    :param triggers: what may stop something automatically, and what.
-    :param unknown: ``"stop"`` or ``"run"``, where the store has never answered this process.
+    :param scopes: the declared names, by ``"segment"``, ``"feature"``, ``"experiment"``; others are
+        rejected.  None: any name is accepted.
+    :param triggers: the causes of automatic stops, each with the scopes that it may stop.
+    :param unknown: the decision until the store has answered once: ``"stop"`` or ``"run"``.
     :param reason_length: characters of a reason or a justification, at least; surrounding spaces
         do not count.
-    :param incident: a regular expression that the reason of a stop has to contain.
+    :param incident: a regular expression that the reason of a stop must contain; None: not checked.
     :param listeners: notified of changes, of an unavailable store, and of rejected calls.
     :param notifiers: functions of an ``AuditRecord``, called once for each change by one of all
         processes (again, where one fails).
     :param reminder_interval: seconds between two reminders of a stop that is overdue.
     :param max_notification_age: seconds; the notifiers receive no older change.  None: they receive
         every change, however old it is.
-    :param clock: dates and measures.
+    :param clock: the source of dates and durations.
 
     Safe for threads and tasks.
 
@@ -168,85 +166,6 @@ class KillSwitch(SwitchCommands):
         self._scope_checks = {}
         register(self)
 
-    # Checks.
-
-    def check(
-        self,
-        *,
-        segment: str | None = None,
-        feature: str | None = None,
-        experiment: str | None = None,
-        key: Any = None,
-    ) -> Decision:
-        """Whether this may run now: everything is asked for first, then what is named, in order.
-
-        :param key: whose work it is; while a canary runs, it decides.
-        :raises UnknownScopeError: there is nothing of that name.
-        :raises InconsistentKeyError: the key is not valid.
-
-        It gives a pair, too: ``allowed, reason = switch.check(...)``.  A store that does not answer
-        makes it raise nothing: what was last known holds.
-        """
-        try:
-            check = self._scope_checks[segment, feature, experiment]
-        except (KeyError, TypeError):  # the latter: no name at all
-            check = self._scope_check(segment, feature, experiment)
-        if key is not None and type(key) is not str:
-            encode_key(key, KEY_SUBJECT)
-        return transitions.ALLOWED if check.known_allowed() else self._decide(check, _constant(key))
-
-    def guard(
-        self,
-        *,
-        segment: str | None = None,
-        feature: str | None = None,
-        experiment: str | None = None,
-        key: Any = None,
-    ) -> SwitchGuard:
-        """A guard for templates, and a strategy for pipelines, that lets pass what may run.
-
-        :param key: whose work it is, or a function of the context that gives it (of None, outside
-            of a template).
-        :raises UnknownScopeError: there is nothing of that name.
-
-        >>> from retrytemplate import RetryTemplate
-        >>> switch = KillSwitch()
-        >>> template = RetryTemplate(guards=[switch.guard(segment="finance")])
-        >>> template.call(int, "17")
-        17
-        """
-        check = self._scope_check(segment, feature, experiment)
-        if key is not None and not callable(key):
-            encode_key(key, KEY_SUBJECT)
-        return SwitchGuard(self, check, key)
-
-    def _scope_check(self, *names: str | None) -> ScopeCheck:
-        check = ScopeCheck(self._cache, self._scopes.required(*names))
-        if len(self._scope_checks) >= MAX_CACHED_CHECKS:
-            self._scope_checks.clear()
-        self._scope_checks[names] = check
-        return check
-
-    def _decide(self, check: ScopeCheck, key: Callable[[], Any]) -> Decision:
-        """Look at what is stopped, and ask the store where that is due."""
-        if not self._cache.is_fresh():
-            self._refresh_if_stale()
-        return self._decide_from_cache(check, key)
-
-    def _decide_from_cache(self, check: ScopeCheck, key: Callable[[], Any]) -> Decision:
-        snapshot = self._cache.snapshot
-        if snapshot is None:
-            return self._unknown
-        check.remember_if_allowed(snapshot)
-        return transitions.decide(snapshot.entries, check.scopes, key, self._clock.time())
-
-    def _remaining_stop_time(self, decision: Decision) -> float | None:
-        """Seconds until the stop expires by itself."""
-        entry = decision.entry
-        if entry is None or entry.until is None or entry.when_expired != "resume":
-            return None
-        return max(0.0, entry.until - self._clock.time())
-
     def _refresh_if_stale(self) -> None:
         if self.store.shared:
             self._poller.ensure_running()
@@ -256,7 +175,7 @@ class KillSwitch(SwitchCommands):
     # Looking.
 
     def start(self) -> None:
-        """Ask the store, and begin to watch it: without it the first check does."""
+        """Read the store, and start the poller; without this call, the first check starts it."""
         self.refresh()
         self._poller.ensure_running()
 
@@ -269,12 +188,12 @@ class KillSwitch(SwitchCommands):
         self._notify_listeners(self._cache.refresh())
         if self._cache.lost_at is not None:
             return
-        self._log_once.run(self._apply_expiry, "what is due cannot be written")
+        self._log_once.run(self._apply_expiry, "expired stops cannot be updated in the store")
         self._report_changes()
         self._run_notifiers()
 
     def report(self) -> SwitchReport:
-        """All that is stopped, with its age, reason, who did it, and the end; ``str`` shows it.
+        """All stopped scopes, with age, reason, operator and end; ``str`` formats them.
 
         :raises SwitchStoreError: the store has never answered.
 
@@ -304,7 +223,7 @@ class KillSwitch(SwitchCommands):
         return tuple(map(read_record, call_store(self.store.records, limit=limit)))
 
     def snapshot(self) -> SwitchSnapshot:
-        """What this process knows, without a look at the store.
+        """The state that this process knows; the store is not read.
 
         >>> KillSwitch().snapshot().entries
         ()
@@ -323,7 +242,7 @@ class KillSwitch(SwitchCommands):
         return self._cache.error
 
     def close(self) -> None:
-        """End the watching thread; the store stays open.
+        """Stop the poller; the store stays open.
 
         Checks still work, and read the store themselves.
         """
@@ -349,7 +268,7 @@ class KillSwitch(SwitchCommands):
         return records
 
     def _after_write(self) -> None:
-        """What follows a change; it stands, whatever goes wrong now."""
+        """Report a change and notify; the change stays committed if this fails."""
         self._report_changes()
         self._run_notifiers()
         if self.store.shared or self._has_work():
@@ -358,7 +277,7 @@ class KillSwitch(SwitchCommands):
     # Time.
 
     def _poll(self) -> bool:
-        """A round of the poller; whether there is to be another one."""
+        """One poll; return whether another one is needed."""
         self.refresh()
         return self.store.shared or self._has_work()
 
@@ -380,7 +299,10 @@ class KillSwitch(SwitchCommands):
     def _report_changes(self) -> None:
         """Notify the listeners of the changes up to the present snapshot, once."""
         if self._listeners and self._cache.snapshot is not self._reported_snapshot:
-            self._log_once.run(self._report_new_changes, "the changes cannot be read")
+            message = (
+                "recent changes cannot be read from the store; the listeners are notified later"
+            )
+            self._log_once.run(self._report_new_changes, message)
 
     def _report_new_changes(self) -> None:
         snapshot = self._cache.snapshot
@@ -388,13 +310,12 @@ class KillSwitch(SwitchCommands):
         self._reported_snapshot = snapshot
 
     def _run_notifiers(self) -> None:
-        message = "the notifiers cannot be called, another process will call them"
+        message = (
+            "notifications cannot be claimed or marked as sent in the store; this or another "
+            "process tries again later"
+        )
         self._log_once.run(self._audit_notifier.notify, message)
 
     def _forked(self) -> None:
         self._cache.forked()
         self._poller.forked()
-
-
-def _constant(key: Any) -> Callable[[], Any]:
-    return lambda: key

@@ -1,4 +1,4 @@
-"""The rules of a kill switch: what is stopped and a command give what is stopped then.
+"""The rules of a kill switch: each command returns the entries after a change.
 
 Without a clock and stores: the time is an argument, and the caller writes the result.
 """
@@ -39,30 +39,30 @@ RECOVERY_ACTOR = "automatic: the store had lost it"
 
 @frozen
 class Change:
-    """What is stopped from now on, and the records of what has changed; none: nothing has."""
+    """The entries after a change, and its records; no record: nothing has changed."""
 
     entries: Entries
     records: tuple[AuditRecord, ...] = ()
 
     def with_record(self, record: AuditRecord, entry: SwitchEntry | None) -> Change:
-        """This one, and one more; None: the entry is gone."""
+        """This change with one more record; None: the entry is removed."""
         entries = {**self.entries}
         if entry is None:
             entries.pop(record.scope, None)
         else:
-            entries[record.scope] = entry  # what was stopped first stays the first
+            entries[record.scope] = entry  # a changed entry keeps its place
         return Change(entries, (*self.records, record))
 
 
 def decide(
-    entries: Entries, asked: Iterable[SwitchScope], key: Callable[[], Any], now: float
+    entries: Entries, scopes: Iterable[SwitchScope], key: Callable[[], Any], now: float
 ) -> Decision:
-    """Whether all of these may run: the first that may not says why.
+    """Whether all of these scopes may run; the first stopped one gives the reason.
 
     :param key: returns the key that a canary decides by, or None.
     """
     answer = ALLOWED
-    for scope in asked:
+    for scope in scopes:
         entry = entries.get(scope)
         if entry is None or entry.is_expired(now):
             continue
@@ -78,7 +78,7 @@ def decide(
 
 
 def _canary_reason(entry: SwitchEntry, why: str) -> str:
-    return f"{entry.scope} is back for {entry.share:g} % of the keys, and {why}: {entry.reason}"
+    return f"{entry.scope} runs for {entry.share:g} % of the keys, and {why}: {entry.reason}"
 
 
 # Commands.
@@ -107,7 +107,7 @@ def stop(
     if old is not None:
         if cause is not None:
             return before if not old.step else _roll_back(before, old, by, reason, now)
-        until = _later_end(until, old.until)
+        until = None if until is None or old.until is None else max(until, old.until)
         when_expired = "keep" if "keep" in (when_expired, old.when_expired) else "resume"
     new = SwitchEntry(
         scope=scope,
@@ -121,10 +121,6 @@ def stop(
     return before.with_record(_record("stopped", new, now, by, reason), new)
 
 
-def _later_end(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else max(one, other)
-
-
 def resume(
     entries: Entries,
     now: float,
@@ -135,21 +131,21 @@ def resume(
     canary: tuple[float, ...] = (),
     override: bool = False,
 ) -> Change:
-    """Let something run again: at once, or the first share of its keys.
+    """Resume a scope: for all keys, or for the first share of a canary.
 
-    :raises SwitchRefusedError: it is not stopped, or everything is, and all would be back at once.
+    :raises SwitchRefusedError: it is not stopped, or everything would be resumed at once.
     """
     before = expire(entries, now)
     old = _find_stopped(before.entries, scope)
     first = canary[0] if canary else ALL_KEYS
     if scope.kind == GLOBAL and first >= ALL_KEYS and not override:
         raise SwitchRefusedError(
-            "after a stop of everything not all comes back at once: resume with "
-            "canary=(5, 25, 100), or say override=True"
+            "a global stop must be resumed in steps: use canary=(5, 25, 100), or override=True to "
+            "resume all at once"
         )
     new = None
     if first < ALL_KEYS:
-        # With an end that lifts it, the clock would take the last step, without an operator.
+        # With an expiry, the clock would take the last step, without an operator.
         new = evolve(old, canary=canary, step=1, when_expired="keep")
     record = _record("resumed", new or old, now, by, justification, first, override=override)
     return before.with_record(record, new)
@@ -163,7 +159,7 @@ def find_canary(entries: Entries, scope: SwitchScope) -> SwitchEntry:
     entry = _find_stopped(entries, scope)
     if not entry.step:
         raise SwitchRefusedError(
-            f"{scope} is stopped wholly: begin with resume(canary=(5, 25, 100))"
+            f"{scope} is stopped for all keys; start a canary with resume(canary=(5, 25, 100))"
         )
     return entry
 
@@ -177,7 +173,7 @@ def advance(
     justification: str,
     healthy: bool = True,
 ) -> Change:
-    """Take the next step of a canary; where things are not well, go back to none.
+    """Take the next step of a canary; if unhealthy, stop all keys again.
 
     :param seen: the checked entry; an entry that has changed since has to be checked again.
     :raises SwitchRefusedError: it was changed.
@@ -186,7 +182,8 @@ def advance(
     entry = find_canary(before.entries, seen.scope)
     if (entry.since, entry.canary, entry.step) != (seen.since, seen.canary, seen.step):
         raise SwitchRefusedError(
-            f"{seen.scope} was changed meanwhile, to {entry.share:g} % of the keys: look again"
+            f"{seen.scope} was changed by another command; it now runs for "
+            f"{entry.share:g} % of the keys; check again"
         )
     if not healthy:
         return _roll_back(before, entry, by, justification, now)
@@ -203,16 +200,16 @@ def _roll_back(before: Change, entry: SwitchEntry, by: str, reason: str, now: fl
 def _find_stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
     entry = entries.get(scope)
     if entry is None:
-        some = ", ".join(map(str, entries)) or "nothing"
-        raise SwitchRefusedError(f"{scope} is not stopped; what is stopped: {some}")
+        some = ", ".join(map(str, entries)) or "none"
+        raise SwitchRefusedError(f"{scope} is not stopped; stopped scopes: {some}")
     return entry
 
 
-# What time does.
+# Expiry and recovery.
 
 
 def expire(entries: Entries, now: float, reminder_interval: float | None = None) -> Change:
-    """Lift what has had its time; remind of what stays though its time is up.
+    """Remove expired entries; record a reminder of overdue ones.
 
     :param reminder_interval: seconds between two reminders; None: there are none.
     """
@@ -224,16 +221,12 @@ def expire(entries: Entries, now: float, reminder_interval: float | None = None)
         elif (
             reminder_interval is not None
             and entry.is_over(now)
-            and _needs_reminder(entry, now, reminder_interval)
+            and (entry.reminded is None or now - entry.reminded >= reminder_interval)
         ):
             new = evolve(entry, reminded=now)
             record = _record("overdue", new, now, EXPIRY_ACTOR, entry.reason, entry.share)
             change = change.with_record(record, new)
     return change
-
-
-def _needs_reminder(entry: SwitchEntry, now: float, reminder_interval: float) -> bool:
-    return entry.reminded is None or now - entry.reminded >= reminder_interval
 
 
 def restore_lost(entries: Entries, lost: Entries, now: float) -> Change:

@@ -1,4 +1,4 @@
-"""What may stop work by itself, and what: the table of automatic triggers."""
+"""The table of automatic triggers: which cause may stop which scopes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _tuple(value: Any) -> Any:
 
 @frozen
 class Automatic:
-    """What a cause may stop by itself.
+    """The automatic stop that a cause triggers.
 
     :param scopes: of which kinds; everything at once is not among them.
     :param expires_in: seconds, or a ``timedelta``; a stop of its own is never permanent.

@@ -39,11 +39,11 @@ def _pattern(value: Any) -> re.Pattern[str] | None:
 
 @frozen
 class ReasonPolicy:
-    """What a reason has to be like.
+    """Requirements of a reason.
 
     :param reason_length: characters of a reason or justification, at least; surrounding spaces do
         not count.
-    :param incident: what it has to contain; None: nothing.
+    :param incident: a pattern that a reason must contain; None: no pattern.
 
     >>> ReasonPolicy(12, r"INC-[0-9]+").check_reason("charged twice, INC-4711")
     """
@@ -64,7 +64,7 @@ class ReasonPolicy:
             )
 
     def check_reason(self, value: Any) -> None:
-        """The same, and it has to name the incident, where that is asked for."""
+        """The same, and it has to name the incident, where that is required."""
         self.check("reason", value)
         if self.incident is not None and not self.incident.search(value):
             raise SwitchRefusedError(
@@ -94,7 +94,7 @@ def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float 
     """For how many seconds something is stopped; None: permanently.
 
     :param when_expired: what happens then; None: not given.
-    :raises SwitchRefusedError: nothing was said about the end, or what cannot both be.
+    :raises SwitchRefusedError: no end is given, or two that exclude each other.
     """
     if not isinstance(permanent, bool):
         raise TypeError(f"permanent must be True or False, got {permanent!r}")
@@ -103,13 +103,13 @@ def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float 
     if (expires_in is None) != permanent:
         got = "both" if permanent else "neither"
         raise SwitchRefusedError(
-            "a stop needs an end: say expires_in= (86400 for a day, 604800 for a week), or "
+            "a stop needs an end: pass expires_in= (86400 for a day, 604800 for a week), or "
             f"permanent=True, got {got}"
         )
     if permanent:
         if when_expired == "resume":
             raise SwitchRefusedError(
-                "a permanent stop is never lifted by itself: say expires_in= with "
+                "a permanent stop never expires: pass expires_in= with "
                 "when_expired='resume', or permanent=True without, got permanent=True with it"
             )
         return None

@@ -1,4 +1,4 @@
-"""How a command is written: on what the store holds, with its records, or not at all."""
+"""Writes of a kill switch: a command is committed with its records, or not at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AUDIT_SCAN = 100
 class Writer:
     """Changes the state in a store, also with concurrent writers.
 
-    :param cache: learns of what is read and written.
+    :param cache: receives each state that is read or written.
     :param notify: called with the events.
     """
 
@@ -63,10 +63,13 @@ class Writer:
                 written = StateSnapshot(snapshot.version + 1, encode_document(document), document)
                 self.notify(cache.accept(written, began, lost))
                 return records
-        raise SwitchStoreError(f"others change {cache.name!r} all the time: nothing was changed")
+        raise SwitchStoreError(
+            f"nothing was changed: other processes changed {cache.name!r} during each of "
+            f"{MAX_CAS_ATTEMPTS} tries; try again"
+        )
 
     def read(self) -> StateSnapshot:
-        """What the store holds.
+        """Read the state in the store.
 
         :raises SwitchStoreError: it does not answer: nothing was changed.
         """
@@ -85,13 +88,13 @@ class Writer:
             raise SwitchStoreError(f"{_describe_error(exc)}: nothing was changed") from exc
 
     def _was_committed(self, record: AuditRecord, error: Exception) -> bool:
-        """Whether it was written though the answer was lost."""
+        """Whether the change was written although the result was lost."""
         try:
             found = self.cache.store.records(limit=AUDIT_SCAN)
         except Exception:
             raise SwitchStoreError(
-                f"{_describe_error(error)}: whether {record.scope} was changed is not known, "
-                "look at the report"
+                f"{_describe_error(error)}: it is unknown whether {record.scope} was changed, "
+                "check the report"
             ) from error
         return any(record.id in each.text for each in found)
 

@@ -31,14 +31,14 @@ NEXT, WHOLE = "next item", "stream"
 
 @frozen
 class StreamTimeout(Observed):
-    """The limits of what comes piece by piece, as the tokens of a language model do.
+    """Time limits of a stream, such as the tokens of a language model.
 
     As they are: a first token may take half a minute, the next one half of that, and all of them
     as long as it takes.
 
     :param first: seconds until the first item; None: any number, as for the others.
-    :param between: seconds until the next item, from when it is asked for.
-    :param total: seconds until the end, from when the first item is asked for, with what happens to
+    :param between: seconds until the next item, from its request.
+    :param total: seconds until the end, from the request of the first item, with what happens to
         the items meanwhile.
     :param name: of the stream, in events.
     :param listeners: receive a ``TimedOut`` for each exceeded limit.
@@ -85,7 +85,7 @@ class StreamTimeout(Observed):
     def over(self, stream: Any) -> Any:
         """The items of the stream, each in time; ``aclose`` or ``close`` goes through to it.
 
-        :param stream: what can be iterated over, asynchronously or not.
+        :param stream: an iterable or an async iterable.
         :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
 
         >>> list(StreamTimeout(total=60).over(["Once", "upon"]))
@@ -95,7 +95,7 @@ class StreamTimeout(Observed):
             return _AsyncItems(self, aiter(stream))
         if hasattr(type(stream), "__iter__"):
             return _Items(self, iter(stream))
-        raise TypeError(f"over() takes what can be iterated over, got {stream!r}")
+        raise TypeError(f"stream must be an iterable or an async iterable, got {stream!r}")
 
 
 class _TimedIterator:
@@ -107,7 +107,7 @@ class _TimedIterator:
         self._total_deadline: Deadline | None = None
 
     def _timeout(self, fn: Any) -> Timeout:
-        """The limit of the item that this function is asked for."""
+        """The limit of the item that this function returns."""
         limits, whole = self._limits, self._total_deadline
         seconds, kind = limits.between, NEXT
         if whole is None:

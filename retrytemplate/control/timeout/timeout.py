@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import field, frozen
 
-from retrytemplate._engine.attempt_timeout import is_discarded, log_overrun
-from retrytemplate._engine.deadline import Deadline
+from retrytemplate._engine.attempt_timeout import is_discarded
+from retrytemplate._engine.deadline import Deadline, log_overrun
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
 from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.formatting import format_limit, operation_of
@@ -48,7 +48,7 @@ RERAISE: Final = object()
 
 @frozen(kw_only=True)
 class TimedOut(ControlEvent):
-    """A call took too long.
+    """A call exceeded its timeout.
 
     :param operation: the function's name.
     :param kind: which limit it was.
@@ -91,7 +91,7 @@ class Timeout(Observed, StrategyBase):
         another text.
 
     Asynchronous calls are cancelled at the limit.  A synchronous call cannot be cancelled: it runs
-    to its end, and what it calls inherits the deadline.  ``outcome_unknown`` of the error says that
+    to its end, and its own calls inherit the deadline.  ``outcome_unknown`` of the error says that
     the call had begun.  A client's own timeout that comes
     when the time is over is this limit, too, and the cause of the error; one that comes earlier is
     the client's, and passes.
@@ -122,7 +122,7 @@ class Timeout(Observed, StrategyBase):
 
     def __attrs_post_init__(self) -> None:
         if is_async(self.on_timeout):
-            raise TypeError(f"on_timeout must not have to be awaited, got {self.on_timeout!r}")
+            raise TypeError(f"on_timeout must be synchronous, got {self.on_timeout!r}")
         deadline = Deadline(self.seconds, kind=self.kind, floor=self.floor, clock=self.clock)
         object.__setattr__(self, "_deadline", deadline)
 
@@ -232,7 +232,7 @@ class Timeout(Observed, StrategyBase):
         value = self.on_timeout()
         if is_awaitable(value):
             close_unawaited(value)
-            raise MisuseError(f"on_timeout must not have to be awaited, got {self.on_timeout!r}")
+            raise MisuseError(f"on_timeout must be synchronous, got {self.on_timeout!r}")
         return value
 
 
@@ -270,7 +270,7 @@ def _operation(fn: Any, *args: Any) -> str:
 
 
 def _caused_by_deadline(exc: Exception, deadline: Deadline) -> bool:
-    """Whether a client's timeout comes because the deadline is over."""
+    """Whether the deadline caused a client's timeout."""
     if isinstance(exc, DeadlineExceededError) or not deadline.expired():
         return False
     return timeout_kind(exc) is not None

@@ -26,9 +26,10 @@ A test that is not meant for your piece is taken out by name: ``test_it_is_froze
 
 from __future__ import annotations
 
+from retrytemplate.testing.conformance.async_cache import AsyncCacheConformance
 from retrytemplate.testing.conformance.backoff import BackoffConformance
 from retrytemplate.testing.conformance.base import Conformance
-from retrytemplate.testing.conformance.cache import AsyncCacheConformance, CacheConformance
+from retrytemplate.testing.conformance.cache import CacheConformance
 from retrytemplate.testing.conformance.classifier import ClassifierConformance
 from retrytemplate.testing.conformance.clock import ClockConformance
 from retrytemplate.testing.conformance.guard import GuardConformance

@@ -43,16 +43,12 @@ class CyclingRandom:
         return self._draws[(self._turn - 1) % len(self._draws)]
 
 
-def identity(state: Any) -> Any:
-    return state
-
-
 def delays(
     backoff: Backoff,
     failures: Sequence[BaseException],
     number: int = 12,
     random: Any = None,
-    travel: Callable[[Any], Any] = identity,
+    travel: Callable[[Any], Any] = lambda state: state,
 ) -> Iterator[Delay]:
     """The first delays of one execution that repeats the failures in order."""
     random = CyclingRandom() if random is None else random

@@ -1,16 +1,15 @@
-"""The kits for context caches, synchronous and asynchronous."""
+"""The kit for context caches."""
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from retrytemplate.caches.base import METHODS, AsyncRetryContextCache, Claim, RetryContextCache
+from retrytemplate.caches.base import METHODS, Claim, RetryContextCache
 from retrytemplate.caches.record import Record, to_json
 from retrytemplate.errors import (
     AlreadyCompletedError,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     Call = tuple[str, tuple[Any, ...], dict[str, Any]]
     Course = Generator[Call, tuple[Any, RetryError | None], Any]
 
-__all__ = ["AsyncCacheConformance", "CacheConformance"]
+__all__ = ["WORKERS", "CacheConformance"]
 
 KEY = "charge/s:order-17"
 LONG = 86_400.0
@@ -107,6 +106,12 @@ class CacheConformance(Conformance):
         cache.fail(claim, record)
         return record
 
+    def _begin_and_end(self, cache: RetryContextCache, end: str) -> Claim:
+        """One attempt, ended by this method of the cache."""
+        claim = self._begin(cache)
+        getattr(cache, end)(claim, *([_next(claim)] if end == "fail" else []))
+        return claim
+
     # -- claims ----------------------------------------------------------------------------------
 
     def test_it_has_the_methods_of_a_cache(self) -> None:
@@ -152,18 +157,14 @@ class CacheConformance(Conformance):
         with self.opened() as cache:
             fences = []
             for end in ("fail", "release", "succeed", "fail", "fail"):
-                claim = self._begin(cache)
-                fences.append(claim.fence)
-                getattr(cache, end)(claim, *([_next(claim)] if end == "fail" else []))
+                fences.append(self._begin_and_end(cache, end).fence)
             assert fences == sorted(set(fences)), f"the fence of a key only grows: {fences}"
 
     def test_a_fence_grows_where_the_key_was_forgotten_too(self) -> None:
         with self.opened() as cache:
             fences = []
             for _ in range(3):
-                claim = self._begin(cache)
-                fences.append(claim.fence)
-                cache.fail(claim, _next(claim))
+                fences.append(self._begin_and_end(cache, "fail").fence)
                 cache.forget(KEY)
             assert fences == sorted(set(fences)), f"the fence of a key only grows: {fences}"
 
@@ -189,8 +190,7 @@ class CacheConformance(Conformance):
                 claim = self._begin(cache, f"worker {failures}")
                 known = 0 if claim.record is None else claim.record.failures
                 cache.fail(claim, _next(claim, Record(failures=known + 1)))
-                kept = cache.peek(KEY)
-                assert kept is not None and kept.failures == failures
+                _check_failures(cache, failures)
 
     def test_a_failure_that_is_followed_in_place_keeps_the_key(self) -> None:
         with self.opened() as cache:
@@ -321,8 +321,7 @@ class CacheConformance(Conformance):
     def test_a_claim_that_has_ended_writes_nothing(self) -> None:
         with self.opened() as cache:
             for end in ("fail", "succeed", "release"):
-                claim = self._begin(cache)
-                getattr(cache, end)(claim, *([_next(claim)] if end == "fail" else []))
+                claim = self._begin_and_end(cache, end)
                 kept = cache.peek(KEY)
                 self._is_over(cache, claim)
                 _same(cache.peek(KEY), kept)
@@ -370,8 +369,7 @@ class CacheConformance(Conformance):
             assert cache.swap(KEY, Record(version=1), 0) is True
             assert cache.swap(KEY, Record(version=1, failures=9), 0) is False
             assert cache.swap(KEY, Record(version=8, failures=9), 7) is False
-            kept = cache.peek(KEY)
-            assert kept is not None and kept.failures == 0
+            _check_failures(cache, 0)
 
     # -- concurrency -----------------------------------------------------------------------------
 
@@ -403,8 +401,7 @@ class CacheConformance(Conformance):
 
         with self.opened() as cache:
             self.at_once(cache, course)
-            kept = cache.peek(KEY)
-            assert kept is not None and kept.failures == WORKERS * ITERATIONS
+            _check_failures(cache, WORKERS * ITERATIONS)
 
     def test_concurrency_no_change_of_a_shared_record_is_lost(self) -> None:
         def course(place: int) -> Course:
@@ -418,8 +415,7 @@ class CacheConformance(Conformance):
 
         with self.opened() as cache:
             self.at_once(cache, course)
-            kept = cache.peek(KEY)
-            assert kept is not None and kept.failures == WORKERS * ITERATIONS
+            _check_failures(cache, WORKERS * ITERATIONS)
 
     def test_concurrency_keys_do_not_disturb_each_other(self) -> None:
         def course(place: int) -> Course:
@@ -431,65 +427,6 @@ class CacheConformance(Conformance):
 
         with self.opened() as cache:
             self.at_once(cache, course)
-
-
-class AsyncCacheConformance(CacheConformance):
-    """The same tests for an ``AsyncRetryContextCache``, with tasks of asyncio in place of threads.
-
-    ``make`` is called where an event loop runs.
-
-    .. code-block:: python
-
-        from retrytemplate.testing import AsyncCacheConformance
-
-        class TestMine(AsyncCacheConformance):
-            def make(self):
-                return MyCache()
-    """
-
-    @contextmanager
-    def opened(self) -> Iterator[RetryContextCache]:
-        async def make() -> AsyncRetryContextCache:
-            return cast("AsyncRetryContextCache", self.make())
-
-        with asyncio.Runner() as runner:
-            yield cast("RetryContextCache", Waiting(runner.run(make()), runner))
-
-    def at_once(self, cache: RetryContextCache, course: Callable[[int], Course]) -> list[Any]:
-        waiting = cast("Waiting", cache)
-
-        async def main() -> list[Any]:
-            courses = (_follow_async(waiting.cache, course(place)) for place in range(WORKERS))
-            return await asyncio.gather(*courses)
-
-        return waiting.runner.run(main())
-
-    def test_it_has_the_methods_of_a_cache(self) -> None:
-        with self.opened() as cache:
-            waiting = cast("Waiting", cache)
-            for name in METHODS:
-                method = getattr(waiting.cache, name, None)
-                assert iscoroutinefunction(method), f"{name} is no coroutine method"
-
-
-class Waiting:
-    """An asynchronous cache used from synchronous code."""
-
-    def __init__(self, cache: AsyncRetryContextCache, runner: asyncio.Runner) -> None:
-        self.cache = cache
-        self.runner = runner
-
-    def __getattr__(self, name: str) -> Any:
-        def method(*args: Any, **kwargs: Any) -> Any:
-            async def call() -> Any:
-                return await getattr(self.cache, name)(*args, **kwargs)
-
-            return self.runner.run(call())
-
-        return method
-
-    def __contains__(self, key: str) -> bool:
-        return self.peek(key) is not None
 
 
 def _follow(cache: RetryContextCache, course: Course) -> Any:
@@ -505,20 +442,6 @@ def _follow(cache: RetryContextCache, course: Course) -> Any:
         return end.value
 
 
-async def _follow_async(cache: AsyncRetryContextCache, course: Course) -> Any:
-    reply: tuple[Any, RetryError | None] | None = None
-    while True:
-        try:
-            name, args, kwargs = course.send(reply)  # type: ignore[arg-type]  # None begins it
-        except StopIteration as end:
-            return end.value
-        try:
-            reply = await getattr(cache, name)(*args, **kwargs), None
-        except RetryError as error:
-            reply = None, error
-        await asyncio.sleep(0)
-
-
 def _next(claim: Claim, record: Record | None = None, *, held: bool = False) -> Record:
     """The record that a failing attempt leaves under this claim."""
     return evolve(
@@ -527,6 +450,12 @@ def _next(claim: Claim, record: Record | None = None, *, held: bool = False) -> 
         fence=claim.fence,
         worker=claim.worker if held else None,
     )
+
+
+def _check_failures(cache: RetryContextCache, expected: int) -> None:
+    """Raise unless the key has a record with this number of failures."""
+    kept = cache.peek(KEY)
+    assert kept is not None and kept.failures == expected, f"kept {kept}"
 
 
 def _same(found: Record | None, expected: Record | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
@@ -166,16 +167,8 @@ def _succeeds(template: RetryTemplate) -> Any:
     return _execute(template, _failing(0))
 
 
-def _fails(template: RetryTemplate) -> Any:
-    return _execute(template, _failing(99))
-
-
-def _recovers(template: RetryTemplate) -> Any:
-    return _execute(template, _failing(99), recovery=lambda context: "recovered")
-
-
-def _recovery_fails(template: RetryTemplate) -> Any:
-    return _execute(template, _failing(99), recovery=lambda context: [][0])
+def _fails(template: RetryTemplate, **options: Any) -> Any:
+    return _execute(template, _failing(99), **options)
 
 
 def _overruns(template: RetryTemplate) -> Any:
@@ -212,9 +205,7 @@ def _nested(template: RetryTemplate) -> Any:
 def _redelivered(template: RetryTemplate, **options: Any) -> list[Any]:
     from retrytemplate.state import RetryState
 
-    def deliver(template: RetryTemplate) -> Any:
-        return _execute(template, _failing(99), state=RetryState("order-17"), **options)
-
+    deliver = partial(_fails, state=RetryState("order-17"), **options)
     return [_end(deliver, template) for _ in range(5)]
 
 
@@ -245,15 +236,13 @@ SCENARIOS: dict[str, Scenario] = {
     "a success at the third attempt": lambda template: _execute(template, _failing(2)),
     "three failures": _fails,
     "a success after the limit of the attempt": _overruns,
-    "a recovery": _recovers,
-    "a recovery that fails": _recovery_fails,
+    "a recovery": partial(_fails, recovery=lambda context: "recovered"),
+    "a recovery that fails": partial(_fails, recovery=lambda context: [][0]),
     "giving up": _gives_up,
 }
 STATEFUL: dict[str, Scenario] = {
     "redeliveries to the end": _redelivered,
-    "redeliveries and a recovery": lambda template: _redelivered(
-        template, recovery=lambda context: "recovered"
-    ),
+    "redeliveries and a recovery": partial(_redelivered, recovery=lambda context: "recovered"),
     "a store that fails": _store_fails,
 }
 CANCELLED: dict[str, Scenario] = {

@@ -36,12 +36,12 @@ class Answer(NamedTuple):
     state: Any
 
 
-def identity(state: Any) -> Any:
-    return state
-
-
 def answers(
-    policy: RetryPolicy, script: Script, travel: Callable[[Any], Any] = identity, *, times: int = 1
+    policy: RetryPolicy,
+    script: Script,
+    travel: Callable[[Any], Any] = lambda state: state,
+    *,
+    times: int = 1,
 ) -> Iterator[Answer]:
     """Pass the failures of a script to a policy, like a template does.
 
@@ -133,7 +133,7 @@ class PolicyConformance(FrozenConformance):
         policy = self.make()
         for script in self.scripts():
             first = list(answers(policy, script))
-            check_same(list(answers(policy, script)), first, "the same policy, asked again")
+            check_same(list(answers(policy, script)), first, "the same policy, queried again")
             check_same(list(answers(self.make(), script)), first, "an equal policy")
 
     def test_executions_do_not_mix(self) -> None:
@@ -170,7 +170,7 @@ class PolicyConformance(FrozenConformance):
                 state, before = self._state(fresh)
                 verdict = policy.decide(state, now)
                 assert as_json(state) == before, "decide() changed the state that it was given"
-                assert policy.decide(state, now) == verdict, "the same state, asked again"
+                assert policy.decide(state, now) == verdict, "the same state, queried again"
                 state, before = self._state(verdict[1])
 
     def _state(self, state: Any) -> tuple[Any, str]:
@@ -183,7 +183,7 @@ class PolicyConformance(FrozenConformance):
             check_same(
                 twice,
                 self._verdicts(policy, script),
-                "decide() is asked after a failure and before an attempt: it must not count",
+                "decide() is called after a failure and before an attempt: it must not count",
             )
 
     def test_a_stop_reason_is_one_of_the_words(self) -> None:

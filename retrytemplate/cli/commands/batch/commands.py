@@ -85,6 +85,10 @@ examples:
 
 Without a number it follows the newest run in progress, or else the newest run.  It ends with the
 run: 0 if the run is completed, else 1.  Without a terminal, each change is a line of JSON.
+
+Fields of the JSON: those of "batch status RUN --json".  claimed_at is the time at which the last
+process claimed the run, done_before_claim the number of items done by then, rate the items per
+second since then, remaining_seconds the estimated time to the end; null: unknown.
 """
 
 ABANDON_EPILOG = """\
@@ -181,18 +185,11 @@ def _status(args: argparse.Namespace, repository: JobRepository) -> int:
 
     runs = Runs(repository)
     if args.run_id is not None:
-        _show(args, _find_run(runs, args.run_id))
+        _show(args, stores.find_run(runs, args.run_id))
         return 0
     found = runs.page(step=args.step, before=args.before, limit=args.limit + 1)
     RUNS.print(args, found)
     return 0
-
-
-def _find_run(runs: Runs, run_id: int) -> RunStatus:
-    found = runs.find(run_id)
-    if found is None:
-        raise CommandFailed(f"there is no run {run_id}")
-    return found
 
 
 def _show(args: argparse.Namespace, run: RunStatus) -> None:
@@ -211,14 +208,14 @@ def _watch(args: argparse.Namespace, repository: JobRepository) -> int:
         reporter(run)
         while not run.over:
             time.sleep(args.interval)
-            run = _find_run(runs, run.run_id)
+            run = stores.find_run(runs, run.run_id)
             reporter(run)
     return _code(run.state)
 
 
 def _select_run(runs: Runs, args: argparse.Namespace) -> RunStatus:
     if args.run_id is not None:
-        return _find_run(runs, args.run_id)
+        return stores.find_run(runs, args.run_id)
     for status in ("running", None):
         for run in runs.page(step=args.step, status=status, limit=1):
             return run
@@ -236,7 +233,7 @@ def _abandon(args: argparse.Namespace, repository: JobRepository) -> int:
     from retrytemplate.batch import Runs
 
     runs = Runs(repository)
-    run = _find_run(runs, args.run_id)
+    run = stores.find_run(runs, args.run_id)
     facts = [f"run {run.run_id} of {run.step!r}: {run.state}, {run.counts.done} items done"]
     if run.state == "running":
         facts.append(f"worker: {run.worker}")
@@ -248,7 +245,7 @@ def _abandon(args: argparse.Namespace, repository: JobRepository) -> int:
     ):
         raise CommandFailed("no run is abandoned")
     repository.abandon(args.run_id)
-    run = _find_run(runs, args.run_id)
+    run = stores.find_run(runs, args.run_id)
     if run.state != "abandoned":
         raise CommandFailed(f"run {run.run_id} is {run.state} and cannot be abandoned")
     if args.json:

@@ -183,9 +183,7 @@ class JsonReporter:
             self._last = seen
             print(json.dumps(run.as_json()), file=self.stream, flush=True)
 
-    def notice(self, text: str) -> None:
-        """Print on standard error."""
-        print_stderr(text)
+    notice = staticmethod(print_stderr)
 
 
 @define
@@ -205,9 +203,7 @@ class PlainReporter:
             self.screen.say(f"run {run.run_id}: {', '.join(_progress_parts(run))}")
             self.screen.console.file.flush()
 
-    def notice(self, text: str) -> None:
-        """Print on standard error."""
-        print_stderr(text)
+    notice = staticmethod(print_stderr)
 
 
 def _progress_parts(run: RunStatus) -> Iterator[str]:

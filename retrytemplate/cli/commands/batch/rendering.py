@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retrytemplate._internal.formatting import format_age, format_moment, format_span, with_text
-from retrytemplate.cli.formatting import STYLES, describe_suspects, format_clock, named_parameters
+from retrytemplate.cli.formatting import (
+    STYLES,
+    describe_suspects,
+    format_clock,
+    format_count,
+    named_parameters,
+)
 from retrytemplate.cli.tables import Listing
 
 if TYPE_CHECKING:
@@ -52,15 +58,18 @@ def run_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
             f"{counts.dead_lettered} dead-lettered + {run.pending} pending"
         ),
     )
-    yield "skipped", f"{counts.skipped} of the dead-lettered"
+    skipped = format_count(counts.skipped, "item")
+    yield "skipped", f"{skipped}, dead-lettered by the skip policy"
     yield "retries", f"{counts.retries}, rollbacks {counts.rollbacks}, crashes {counts.crashes}"
-    yield from _rate_facts(run)
+    if run.rate is not None:
+        left = run.remaining()
+        yield "rate", f"{run.rate:.1f}/s" + ("" if left is None else f", {format_clock(left)} left")
     for label, when in (("started", run.started), ("updated", run.updated), ("ended", run.ended)):
         if when is not None:
             yield label, f"{format_moment(when)}, {format_age(run.now - when)}"
     if run.unsent:
-        yield "outbox", f"{run.unsent} unsent: retrytemplate outbox send FILE:NAME"
-    yield "delivery", "exactly once" if run.exactly_once else "at least once, to another database"
+        yield "outbox", f"{run.unsent} unsent; to send: retrytemplate outbox send FILE:NAME"
+    yield "writes", "exactly once" if run.exactly_once else "at least once, to another database"
     if run.code_version is not None:
         yield "code", run.code_version
     if run.problem is not None:
@@ -73,15 +82,13 @@ def _state(run: RunStatus) -> str:
     return f"{run.state}{share}{isolating}{HINTS.get(run.state, '')}"
 
 
-def _rate_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
-    if run.rate is not None:
-        left = run.remaining()
-        yield "rate", f"{run.rate:.1f}/s" + ("" if left is None else f", {format_clock(left)} left")
-
-
 def _note(page: Sequence[RunStatus]) -> str:
     unsent = sum(run.unsent for run in page)
-    return f"{unsent} of their messages are unsent: retrytemplate outbox list" if unsent else ""
+    return (
+        f"{unsent} messages of these runs are unsent; to show: retrytemplate outbox list"
+        if unsent
+        else ""
+    )
 
 
 HEADS = ("run", "step", "state", "share", "written", "letters", "rate", "age", "parameters")
@@ -95,6 +102,6 @@ RUNS: Listing[RunStatus] = Listing(
     as_json=lambda run: run.as_json(),
     cursor=lambda run: run.run_id,
     option="--before",
-    empty="No such run.",
+    empty="No runs match.",
     note=_note,
 )

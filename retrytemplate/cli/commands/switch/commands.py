@@ -45,12 +45,13 @@ examples:
   retrytemplate switch resume --segment finance --justification "mended in 1.4.2" --canary 5,25,100
   retrytemplate switch report --audit 20
 
-Use the store of your KillSwitch.  Processes see a change within its stale_after.  --switch loads
-your KillSwitch from its file: its names and rules apply, and its notifiers are called.
+Use the store of your KillSwitch.  Other processes see a change within its stale_after.
+--switch loads your KillSwitch from its file: its names and rules apply, and its notifiers are
+called.
 
 exit codes:
-  0 done   1 the store cannot be reached, or the rules reject the change: nothing is changed; or a
-  check failed   2 wrong use   {EXIT_STOPPED} status --exit-code: stopped   130 interrupted
+  0 done   1 store unavailable, change rejected by the rules (nothing is changed), or check failed
+  2 wrong use   {EXIT_STOPPED} status --exit-code: stopped   130 interrupted
 """
 
 STOP_EPILOG = f"""\
@@ -62,8 +63,8 @@ examples:
   {stores.STORE_VARIABLE}=redis://host/0 retrytemplate switch stop --global \\
       --reason "prices wrong everywhere, incident 4713" --for 2h --by kim --yes
 
-A second stop of the same scope keeps the later of the two ends.  At a terminal, a stop of
-everything asks for confirmation.
+A second stop of the same scope keeps the later of the two ends.
+At a terminal, a stop of everything asks for confirmation.
 """
 
 RESUME_EPILOG = """\
@@ -74,9 +75,10 @@ examples:
   retrytemplate switch resume --global --advance --justification "by the probe" --check "./probe.sh"
   retrytemplate switch resume --global --failed --justification "errors are back, incident 4713"
 
-Without --canary all keys resume at once; after a stop of everything that needs --override.  A
-canary takes its next step with --advance only: justify it with your observations.  --check runs a
-command first: if its exit code is not 0, the scope is stopped again, and the exit code is 1.
+Without --canary all keys resume at once; after a stop of everything, this needs --override.
+A canary takes its next step with --advance only: justify it with your observations.
+--check runs a command first: if its exit code is not 0, the scope is stopped again, and the exit
+code is 1.
 """
 
 STATUS_EPILOG = f"""\
@@ -87,7 +89,7 @@ examples:
 
 A key that is valid JSON is parsed: 17 is a number, '"17"' is text.
 
---exit-code exits with {EXIT_STOPPED}: with names, if a check of them would be rejected; without
+--exit-code exits with {EXIT_STOPPED} if a check of the given names would be rejected, or, without
 names, if there is any stop.
 """
 
@@ -166,7 +168,7 @@ def _add_resuming(parser: argparse.ArgumentParser) -> None:
         "--check",
         type=text,
         metavar="COMMAND",
-        help="with --advance: exit code 0 means healthy (no shell)",
+        help="with --advance: health check to run first, without a shell; exit code 0: healthy",
     )
     add("--override", action="store_true", help="resume all at once after a stop of everything")
 
@@ -184,7 +186,7 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop, resume or show; the exit code."""
+    """Stop, resume or show and return the exit code."""
     verbs = {"stop": _stop, "resume": _resume, "status": _status, "report": _report}
     with loading.open_switch(args) as switch:
         return verbs[args.action](args, switch)
@@ -220,8 +222,8 @@ def _resume(args: argparse.Namespace, switch: KillSwitch) -> int:
     if args.check is not None and not args.advance:
         raise UsageError("--check: needs --advance")
     if not (args.advance or args.failed):
-        asked = {"canary": args.canary, "override": args.override}
-        _show(args, switch, _run_command(args, switch, "resume", **common, **asked))
+        steps = {"canary": args.canary, "override": args.override}
+        _show(args, switch, _run_command(args, switch, "resume", **common, **steps))
         return 0
     if args.override:
         raise UsageError("--override: cannot be combined with --advance or --failed")
@@ -271,21 +273,21 @@ def _show(args: argparse.Namespace, switch: KillSwitch, record: AuditRecord) -> 
 
 
 def _status(args: argparse.Namespace, switch: KillSwitch) -> int:
-    asked, key = options.required_scopes(args, switch), options.parse_key(args.key)
+    scopes, key = options.required_scopes(args, switch), options.parse_key(args.key)
     view = loading.load_view(switch.store)
-    if len(asked) == 1 and key is None:
+    if len(scopes) == 1 and key is None:
         stopped = bool(view.lines)
         if args.json:
             print_json(view.as_json())
         else:
             _screen().list(view)
     else:
-        decision = view.decide(asked, key)
+        decision = view.decide(scopes, key)
         stopped = not decision.allowed
         if args.json:
             print_json(view.decision_as_json(decision))
         else:
-            _screen().decision(decision, asked, key, view)
+            _screen().decision(decision, scopes, key, view)
     return EXIT_STOPPED if stopped and args.exit_code else 0
 
 

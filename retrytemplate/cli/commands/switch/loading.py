@@ -185,12 +185,12 @@ class StoreView:
         """The stop of this scope."""
         return next((line for line in self.lines if line.entry.scope == scope), None)
 
-    def decide(self, asked: Iterable[SwitchScope], key: Any) -> Decision:
+    def decide(self, scopes: Iterable[SwitchScope], key: Any) -> Decision:
         """The decision of a check."""
         from retrytemplate.control.switch.transitions import decide
 
         entries = {line.entry.scope: line.entry for line in self.lines}
-        return decide(entries, asked, lambda: key, self.at)
+        return decide(entries, scopes, lambda: key, self.at)
 
     @property
     def pending(self) -> tuple[Change, ...]:

@@ -120,8 +120,8 @@ def parse_key(given: str | None) -> Any:
         raise UsageError("--key: it is nested too deeply") from None
     except InconsistentKeyError:
         raise UsageError(
-            f"--key: must be a text, a whole number, or a list of them, got {given!r}; where text "
-            "looks like JSON, quote it: '\"1.5\"'"
+            f"--key: must be a string, a whole number, or a list of them, got {given!r}; quote a "
+            "string that looks like JSON: '\"1.5\"'"
         ) from None
     return key
 
@@ -207,8 +207,8 @@ def health_check(command: str) -> Callable[[], bool]:
 def to_option_names(message: str) -> str:
     """The message of a switch with the options of the command.
 
-    >>> to_option_names("resume with canary=(5, 25, 100), or say override=True")
-    'resume with --canary 5,25,100, or say --override'
+    >>> to_option_names("use canary=(5, 25, 100), or override=True")
+    'use --canary 5,25,100, or --override'
     """
     for word, option in OPTION_NAMES.items():
         message = message.replace(word, option)

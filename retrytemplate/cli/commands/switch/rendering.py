@@ -42,11 +42,11 @@ class SwitchScreen(tables.Screen):
         self._warnings(view)
 
     def decision(
-        self, decision: Decision, asked: Sequence[SwitchScope], key: Any, view: StoreView
+        self, decision: Decision, scopes: Sequence[SwitchScope], key: Any, view: StoreView
     ) -> None:
         """Print the decision of a check, and the stop that caused it."""
         word, style = ("runs", RUNS) if decision.allowed else ("is stopped", OVERDUE)
-        names = " and ".join(map(str, asked[1:] or asked))
+        names = " and ".join(map(str, scopes[1:] or scopes))
         whose = "" if key is None else f", key {key!r}:"
         self.say(f"{names}{whose} {word}", style=style)
         if decision.reason:
@@ -54,7 +54,7 @@ class SwitchScreen(tables.Screen):
         line = None if decision.entry is None else view.find_line(decision.entry.scope)
         if line is not None:
             self.facts([("state", line.state), *_facts(line)])
-        for scope in asked:
+        for scope in scopes:
             self.facts(_similar_name_note(scope, view))
 
     def report(self, view: StoreView) -> None:
@@ -106,7 +106,7 @@ def _unused_store_note(view: StoreView) -> str:
 
 def _cells(line: ReportLine) -> Iterator[str]:
     yield str(line.entry.scope)
-    yield f"back for {line.entry.share:g} %" if line.entry.step else "stopped"
+    yield f"resumed for {line.entry.share:g} %" if line.entry.step else "stopped"
     yield format_span(line.age)
     yield line.entry.by
     yield _end(line)
@@ -118,7 +118,7 @@ def _end(line: ReportLine) -> str:
         return "permanent"
     if line.overdue:
         return f"overdue {format_span(-line.left)}"
-    what = "lifted" if line.entry.when_expired == "resume" else "due"
+    what = "resumes" if line.entry.when_expired == "resume" else "due"
     return f"{what} in {format_span(line.left)}"
 
 
@@ -169,9 +169,9 @@ def _action_text(record: AuditRecord) -> str:
 def headline(record: AuditRecord) -> str:
     """The new state of the scope."""
     if record.share >= 100:
-        return f"{record.scope} runs again"
+        return f"{record.scope} is resumed"
     if record.share > 0:
-        return f"{record.scope} is back for {record.share:g} % of the keys"
+        return f"{record.scope} is resumed for {record.share:g} % of the keys"
     again = " again" if record.action == "rolled_back" else ""
     return f"{record.scope} is stopped{again}"
 
@@ -209,7 +209,7 @@ def _notes(record: AuditRecord, view: StoreView) -> Iterator[tuple[str, str]]:
     elif record.action == "stopped":
         yield from _similar_name_note(record.scope, view)
     elif everything is not None and record.share and record.scope != EVERYTHING:
-        yield "note", f"everything is {everything.state}, this as well"
+        yield "note", f"the global stop is still in force: this scope stays {everything.state}"
 
 
 def _similar_name_note(scope: SwitchScope, view: StoreView) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A circuit in a store that a process looks at now and then."""
+"""The backend of a circuit in Redis that caches its record for a bounded time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, code_of
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from retrytemplate.control.breaker.backend import Admission, CircuitSnapshot
     from retrytemplate.control.breaker.redis.record import CircuitRecord
-    from retrytemplate.control.breaker.redis.store import CircuitKey, RedisCircuitStore
-    from retrytemplate.control.breaker.state_machine import CircuitConfig, State, Verdict
+    from retrytemplate.control.breaker.state_machine import State, Verdict
 
-__all__ = ["CachedRedisBackend", "open_backend"]
+__all__ = ["CachedRedisBackend"]
 
 
 class _SuccessCounter:
@@ -38,7 +35,7 @@ class _SuccessCounter:
         self._reads = self._taken = 0
 
     def take_successes(self) -> int:
-        """How many went well since this was asked last."""
+        """The number of successes since the last call of this method."""
         total = next(self.fast_successes) - self._reads
         self._reads += 1
         new, self._taken = total - self._taken, total
@@ -48,7 +45,7 @@ class _SuccessCounter:
 class CachedRedisBackend(StrictRedisBackend):
     """The record is valid for ``stale_after`` seconds; a thread refreshes it, and reports.
 
-    Where a permit is needed the store is asked, as it is where what is known is stale.
+    The store is called if a permit is needed, or if the record is stale.
     """
 
     _view: _SuccessCounter | None
@@ -61,12 +58,12 @@ class CachedRedisBackend(StrictRedisBackend):
 
     @property
     def closed(self) -> Any:
-        """What a wrapped function counts its successes in, while the circuit is closed."""
+        """The counter of the successes of a wrapped function, while the circuit is closed."""
         view = self._view
         return view if view is not None and self._monotonic.now() < view.fresh else None
 
     def admit_without_io(self, now: float) -> Admission | None:
-        """By what is known, if that is fresh and no permit is needed."""
+        """Decide by the cached record, if it is fresh and no permit is needed."""
         found = super().admit_without_io(now)
         if found is not None:
             return found
@@ -97,7 +94,7 @@ class CachedRedisBackend(StrictRedisBackend):
         return kept
 
     def _flush_and_fetch(self, wanted: str = "") -> CircuitRecord:
-        """Reports come one after the other, in the order of what happened; questions do not."""
+        """Serialize the reports, in the order of the calls; fetches run concurrently."""
         if wanted:
             return self._call_store(wanted=wanted)
         with self._reporting:
@@ -107,8 +104,8 @@ class CachedRedisBackend(StrictRedisBackend):
         view = self._view
         return super()._take_successes() + (0 if view is None else view.take_successes())
 
-    def _note(self, before: State, record: CircuitRecord, asked: float) -> None:
-        super()._note(before, record, asked)
+    def _note(self, before: State, record: CircuitRecord, requested: float) -> None:
+        super()._note(before, record, requested)
         view = self._view
         if view is not None and view.generation.epoch != record.epoch:
             view.fast_path_until = -inf  # the result of a call in progress is late from now on
@@ -116,7 +113,7 @@ class CachedRedisBackend(StrictRedisBackend):
         if record.state == "closed":
             if view is None:
                 self._view = view = _SuccessCounter(record)
-            view.fresh = asked + self._store.stale_after
+            view.fresh = requested + self._store.stale_after
 
     def _on_store_lost(self, error: CircuitStoreError) -> None:
         view = self._view
@@ -136,29 +133,11 @@ class CachedRedisBackend(StrictRedisBackend):
         return True
 
     def snapshot(self, name: str, now: float) -> CircuitSnapshot:
-        """The same: who has waited for another's question need not wait for the answer again."""
+        """The same; a caller that waited for another's query does not query again."""
         with self._reporting:
             return super().snapshot(name, now)
 
     def close(self) -> None:
-        """Leave nothing to the thread from now on, end it, and report what was kept back."""
+        """Stop the poller, and send the unreported results."""
         self._unwatched = True
         super().close()
-
-
-def open_backend(
-    store: RedisCircuitStore,
-    key: CircuitKey,
-    rules: CircuitConfig,
-    jitter: Callable[[], float],
-    monotonic: Any,
-    notify: Callable[[], None],
-) -> StrictRedisBackend:
-    """The backend of one breaker on a store.
-
-    :param jitter: returns a random factor of the open time.
-    :param monotonic: its ``now()`` measures in this process.
-    :param notify: notifies the listeners of the breaker outside of its calls.
-    """
-    kind = StrictRedisBackend if store.mode == "strict" else CachedRedisBackend
-    return kind(store, key, rules, jitter, monotonic, notify)

@@ -6,13 +6,13 @@ A circuit is three keys in one slot.  The first is a hash:
 ``born`` ``generation``  when it was made, and its changes since: together its *era*
 ``state`` ``since``      how it stands, and since when
 ``until``                when that ends; empty: when an operator ends it
-``opened``               how often in a row it opened
+``opened``               number of consecutive opens
 ``limited``              1: each call of the era needs a permit
 ``note``                 who put it into this state, and why, as JSON
 ``rules`` ``touched``    of those who use it, and when one of them did last
 ``keep``                 milliseconds after which it is forgotten; 0: never
 ``total`` ``failures`` ``slow`` ``successes``
-                         what was counted in the era
+                         the counts of the era
 
 The second is the window: of the last calls a list of those that were bad, each its place times four
 plus what it was; of the last seconds a hash of what was counted in each step.  The third has the
@@ -52,7 +52,7 @@ end
 read()
 """
 
-# What is in the window now, and what an answer says of the circuit.
+# Counts the window, and encodes the reply.
 ENCODE_REPLY = """
 local function in_seconds(length)
     local step, calls, failed, late = math.floor(now / length), 0, 0, 0
@@ -139,7 +139,7 @@ end
 """
 )
 
-# Counts what has ended, gives a permit back, and asks for another one.
+# Counts ended calls, releases a permit, and requests another one.
 CALL = Script(
     LOAD_OR_CREATE
     + """

@@ -1,4 +1,4 @@
-"""What a store says of a circuit: read strictly, and as the rules understand it."""
+"""Record of a circuit in Redis: strict decoding, and conversion to a state machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from retrytemplate.control.breaker.state_machine import (
     REJECTING,
     CircuitStateMachine,
     ManualOverride,
-    StateTransition,
 )
 from retrytemplate.errors import CircuitStoreError
 
@@ -25,7 +24,6 @@ __all__ = [
     "decode_record",
     "encode_note",
     "to_state_machine",
-    "transition_to_record",
 ]
 
 FORCED_STATES = ("forced_open", "disabled", "metrics_only")
@@ -39,9 +37,9 @@ class CircuitRecord:
 
     :param now: that moment; ``since`` and *until*: when the state began, and when it ends; all on
         the store's clock, in seconds.
-    :param epoch: what every change changes, in text; ``created`` and ``generation`` are its parts.
+    :param epoch: text that differs after each change: ``created`` and ``generation``.
     :param probes: held permits; *granted*: whether the requested one is among them.
-    :param late: whether what was reported was of another era.
+    :param late: whether the reported call was of another era.
     :param expired: permits that were found to be over.
     :param by: who put it into the state, where calls or time did not, and why.
     """
@@ -90,7 +88,7 @@ class CircuitRecord:
 
     @property
     def manual(self) -> ManualOverride | None:
-        """By whom and why, where it was done by hand."""
+        """The operator and the reason of a forced state; else None."""
         if self.by is None and self.reason is None and self.state not in FORCED_STATES:
             return None
         return ManualOverride(self.by, self.reason)
@@ -98,7 +96,7 @@ class CircuitRecord:
 
 @define
 class _StoredCounts:
-    """What the store has counted, as the rules look at it."""
+    """Counts of the store, read as a window."""
 
     calls: int
     failures: int
@@ -109,7 +107,7 @@ class _StoredCounts:
 def to_state_machine(
     rules: CircuitConfig, record: CircuitRecord, jitter_factor: float
 ) -> CircuitStateMachine:
-    """The circuit that the rules are asked about."""
+    """The state machine of a record, to apply the rules to."""
     circuit = CircuitStateMachine(
         rules,
         jitter_factor,
@@ -118,7 +116,8 @@ def to_state_machine(
         until=inf if record.until is None else record.until,
         consecutive_opens=record.opened,
         successes=record.successes,
-        manual=record.manual if record.state in FORCED_STATES else None,
+        half_open_permits=dict.fromkeys(range(record.probes), inf),  # the store has their names
+        manual=record.manual,
     )
     stored: Any = _StoredCounts(record.calls, record.failures, record.slow)
     circuit.counter = stored
@@ -127,7 +126,7 @@ def to_state_machine(
 
 
 def decode_record(name: str, reply: Any) -> CircuitRecord:
-    """What the store has answered.
+    """Decode a reply of the store.
 
     :raises CircuitStoreError: the reply is not a circuit.
     """
@@ -164,7 +163,7 @@ def decode_record(name: str, reply: Any) -> CircuitRecord:
 
 
 def encode_note(by: str | None, reason: str | None) -> str:
-    """Who and why, as it is stored."""
+    """The operator and the reason as stored."""
     import json
 
     return "" if by is None and reason is None else json.dumps([by, reason])
@@ -180,8 +179,3 @@ def _decode_note(text: str) -> tuple[str | None, str | None]:
         if not isinstance(each, str | None):
             raise TypeError(each)
     return by, reason
-
-
-def transition_to_record(before: State, record: CircuitRecord) -> StateTransition:
-    """The event for the listeners."""
-    return StateTransition(before, record.state, record.generation, record.manual)

@@ -61,7 +61,7 @@ class TransitionCommand:
     """Into another state.
 
     :param length: seconds that it lasts; None: until an operator ends it.
-    :param opened: times in a row.
+    :param opened: number of consecutive opens.
     :param limited: whether each call needs a permit.
     :param clears: whether the window is cleared.
     :param by: who does it by hand, and *reason*: why.
@@ -94,8 +94,8 @@ class RedisCircuitStore:
 
     :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
         ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used.
-    :param mode: "strict": the store is asked before each call; or "cached": it is looked at now and
-        then, and asked only where a permit is needed.
+    :param mode: "strict": the store is queried before each call; or "cached": it is polled, and
+        queried only where a permit is needed.
     :param stale_after: seconds by which what a cached breaker goes by may be old; half of it is how
         often a store that was lost is tried.
     :param prefix: of the keys: a circuit is three, which begin with ``prefix:circuit:{name}`` and
@@ -140,11 +140,11 @@ class RedisCircuitStore:
         )
 
     def close(self) -> None:
-        """Close the connections that are the store's own; what is used after that opens others."""
+        """Close the store's own connections; later use opens new ones."""
         self._connections.close()
 
     def names(self) -> list[str]:
-        """Of every circuit that is kept there, in order."""
+        """The names of all stored circuits, in order."""
         found, cursor = set[bytes](), END
         pattern = f"{SPECIAL.sub(ESCAPED, self._opening)}*}}"
         while True:
@@ -155,19 +155,19 @@ class RedisCircuitStore:
                 return sorted(self._name(key) for key in found if _is_text(key))
 
     def fetch(self, name: str) -> CircuitRecord | None:
-        """How the circuit stands, whatever its rules; None: it is not there."""
+        """The record of a circuit, whatever its rules; None: there is no such circuit."""
         reply = self._run(False, lua.INSPECT, name, self._keys(name), ())
         return None if reply is None else self._decode_reply(name, reply)
 
-    # -- what a breaker asks for -----------------------------------------------------------------
+    # -- commands of a breaker -------------------------------------------------------------------
 
     def circuit_key(self, name: str, rules: CircuitConfig, slow_call: float | None) -> CircuitKey:
-        """Where the circuit of a breaker with these rules is."""
+        """The key of the circuit of a breaker with these rules."""
         kind, size = _window(rules)
         # As numbers of one kind: 1 and 1.0 are the same rule.
         numbers = [*astuple(rules)[1:], inf if slow_call is None else slow_call]
-        told = [float(min(each, LARGEST)) for each in numbers]
-        digest = sha256(repr(told).encode()).hexdigest()[:16]
+        rounded = [float(min(each, LARGEST)) for each in numbers]
+        digest = sha256(repr(rounded).encode()).hexdigest()[:16]
         lease = round(min(rules.permit_timeout, MOST) * MILLION)
         always = f"{kind} {size} {digest};{rules.half_open_calls};{lease};{WEEK * THOUSAND}"
         return CircuitKey(name, self._keys(name), always)
@@ -183,25 +183,25 @@ class RedisCircuitStore:
         counted: Iterable[tuple[int, int]] = (),
         again: bool = True,
     ) -> CircuitRecord:
-        """Count what has ended in an era, give its permit back, and ask for another.
+        """Report the results of calls of an epoch, release a permit, and request another.
 
-        :param wanted: the name of a permit to take, where the circuit has a limit; "": none.
-        :param returned: the name of one that was taken, and *good*: whether its call went well.
-        :param counted: how many went well, and then what one more was (-1: there was none).
-        :param again: whether it may come twice, where the answer to the first was lost.
+        :param wanted: the name of the permit to acquire, if the circuit limits calls; "": none.
+        :param returned: the name of the permit to release; *good*: whether its call succeeded.
+        :param counted: pairs of a number of successes and the code of the next result (-1: none).
+        :param again: whether the command may be repeated if its reply is lost.
         """
         pairs = [each for pair in counted for each in pair]
         rest = (wanted, epoch, returned, int(good), *pairs)
-        return self._asked(again, lua.CALL, key, rest)
+        return self._run_on_circuit(again, lua.CALL, key, rest)
 
     def move(
         self, key: CircuitKey, move: TransitionCommand, *, epoch: str = "*", wanted: str = ""
     ) -> CircuitRecord:
-        """Change the state, if the era still is this one; by hand whatever it is."""
+        """Change the state if the circuit is still in this epoch; ``"*"``: in any epoch."""
         rest = (wanted, epoch, *move.arguments(by_hand=epoch == "*"))
-        return self._asked(True, lua.MOVE, key, rest)
+        return self._run_on_circuit(True, lua.MOVE, key, rest)
 
-    def _asked(
+    def _run_on_circuit(
         self, again: bool, script: Script, key: CircuitKey, rest: Sequence[Any]
     ) -> CircuitRecord:
         arguments = (key.argument, *rest)
@@ -260,8 +260,8 @@ def call(
     again: bool, script: Script, name: str, keys: tuple[bytes, ...], arguments: Sequence[Any]
 ) -> Operation[Any]:
     """Run a script about a circuit; its name is in the messages."""
-    asked = send_idempotent if again else send_once
-    return (yield from eval_script(asked, script, name, len(keys), *keys, *arguments))
+    send = send_idempotent if again else send_once
+    return (yield from eval_script(send, script, name, len(keys), *keys, *arguments))
 
 
 def scan(cursor: str, pattern: str) -> Operation[tuple[str, list[bytes]]]:

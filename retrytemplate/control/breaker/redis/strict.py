@@ -1,4 +1,4 @@
-"""A circuit in a store: what one process knows of it, and how it asks and reports."""
+"""The backend of a circuit in Redis that calls the store before each call."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate._storage.fork_safety import register
 from retrytemplate.control._poller import BackgroundPoller
-from retrytemplate.control.breaker.backend import CircuitSnapshot, LocalBackend, next_jitter
+from retrytemplate.control.breaker.backend import LocalBackend, circuit_snapshot
 from retrytemplate.control.breaker.events import CircuitStoreLost, CircuitStoreRecovered
 from retrytemplate.control.breaker.redis.record import (
     FORCED_STATES,
     to_state_machine,
-    transition_to_record,
 )
 from retrytemplate.control.breaker.redis.store import TransitionCommand
-from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, code_of
+from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, StateTransition, code_of
 from retrytemplate.control.breaker.window import FAILED, SLOW
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.control.breaker.backend import Admission, FastPath
+    from retrytemplate.control.breaker.backend import Admission, CircuitSnapshot, FastPath
     from retrytemplate.control.breaker.redis.record import CircuitRecord
     from retrytemplate.control.breaker.redis.store import CircuitKey, RedisCircuitStore
     from retrytemplate.control.breaker.state_machine import (
@@ -44,9 +43,13 @@ REPORT_BATCH = 1000  # failures and slow calls in one report
 
 
 class StrictRedisBackend:
-    """The strict one: the store is asked before each call.
+    """The strict one: the store is queried before each call.
 
-    A success that nothing depends on is not reported by itself: it goes with the next question.
+    A success that nothing depends on is not reported by itself: it goes with the next query.
+
+    :param jitter: from the previous factor of the open time, the next.
+    :param monotonic: its ``now()`` measures in this process.
+    :param notify: notifies the listeners of the breaker outside of its calls.
     """
 
     does_io = True
@@ -56,7 +59,7 @@ class StrictRedisBackend:
         store: RedisCircuitStore,
         key: CircuitKey,
         rules: CircuitConfig,
-        jitter: Callable[[], float],
+        jitter: Callable[[float | None], float],
         monotonic: Any,
         notify: Callable[[], None],
     ) -> None:
@@ -79,14 +82,11 @@ class StrictRedisBackend:
         self._origin = os.urandom(8).hex()
         self._numbers = count(1)
         self._record: CircuitRecord | None = None
-        self._unreported_failures: list[
-            tuple[int, int]
-        ] = []  # what has ended, and was not reported yet
+        self._unreported_failures: list[tuple[int, int]] = []
         self._unreported_successes = 0  # successes after the last of them
         self._record_read_at = 0.0
         self._unavailable_since: float | None = None
         self._local = LocalBackend(self._rules, self._jitter, self.pending_events)
-        self._rejected = self._late = self._expired = 0
 
     def _forked(self) -> None:
         """In a child process: the parent reports its own results."""
@@ -95,7 +95,7 @@ class StrictRedisBackend:
 
     @property
     def closed(self) -> Counter | None:
-        """None: no success is counted without a question."""
+        """None: there is no local counter; each success is reported to the store."""
         return None
 
     @property
@@ -113,7 +113,7 @@ class StrictRedisBackend:
         return self._local.admit(now)
 
     def admit(self, now: float) -> Admission:
-        """A permit, or none: what the store says."""
+        """Request a permit from the store."""
         found = self.admit_without_io(now)
         if found is not None:
             return found
@@ -136,10 +136,10 @@ class StrictRedisBackend:
         return None, record, record.state, record.retry_after
 
     def _reject(self) -> None:
-        self._rejected += 1
+        self._local.circuit.reject()
 
     def _advance(self, record: CircuitRecord, wanted: str = "") -> CircuitRecord:
-        """The circuit after what time, and what others have reported, change by themselves."""
+        """The record after the transitions due by time or by reports of other processes."""
         while record.remaining == 0.0 or (record.state == "closed" and not record.allows_fast_path):
             circuit = to_state_machine(self._rules, record, 1.0)
             circuit.expire(record.now)
@@ -155,7 +155,7 @@ class StrictRedisBackend:
     def report_without_io(
         self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
     ) -> bool | None:
-        """What need not be said to the store now; False: too late to count."""
+        """Report without the store, if possible; None: not possible, False: too late to count."""
         if isinstance(generation, int):  # of the circuit that this process judged alone
             if self._is_degraded():
                 return self._local.report(generation, permit, verdict, slow, now)
@@ -170,15 +170,15 @@ class StrictRedisBackend:
         return self._defer_report(generation, verdict, slow)
 
     def _defer_report(self, ticket: CircuitRecord, verdict: Verdict, slow: bool) -> bool | None:
-        """Keep a success back until something else is said."""
+        """Report a success with the next message to the store."""
         if slow or verdict == "failure" or not ticket.allows_fast_path:
             return None
         return self._monitor.post(self._enqueue_result, ticket, 0) is not False
 
     def _enqueue_result(self, ticket: CircuitRecord, bad: int) -> bool:
-        """Queue the result of a call for the next report, unless its era is over."""
+        """Queue the result of a call for the next report, unless its epoch has ended."""
         if self._record is None or self._record.epoch != ticket.epoch:
-            self._late += 1
+            self._local.circuit.late_results += 1
             return False
         if bad:
             self._unreported_failures.append((self._take_successes(), bad))
@@ -189,7 +189,7 @@ class StrictRedisBackend:
     def report(
         self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
     ) -> bool:
-        """How an admitted call ended; False: too late to count."""
+        """Report the result of an admitted call; False: it is too late to count."""
         found = self.report_without_io(generation, permit, verdict, slow, now)
         if found is not None:
             return found
@@ -221,10 +221,10 @@ class StrictRedisBackend:
         return False
 
     def _increment_late(self) -> None:
-        self._late += 1
+        self._local.circuit.late_results += 1
 
     def _apply_thresholds(self, record: CircuitRecord, verdict: Verdict, slow: bool) -> None:
-        """Let follow what follows from what has been counted."""
+        """Apply the transition that follows from the counted calls."""
         circuit = to_state_machine(self._rules, record, 1.0)
         self._evaluate(circuit, verdict, slow, record)
         if circuit.changes:
@@ -233,13 +233,13 @@ class StrictRedisBackend:
     def _evaluate(
         self, circuit: CircuitStateMachine, verdict: Verdict, slow: bool, record: CircuitRecord
     ) -> None:
-        circuit.jitter_factor = next_jitter(self._jitter, circuit.jitter_factor)
+        circuit.jitter_factor = self._jitter(circuit.jitter_factor)
         circuit.evaluate_thresholds(verdict, slow, record.now)
 
     # -- with the store --------------------------------------------------------------------------
 
     def _to_report(self, epoch: str | None = None) -> tuple[str, list[tuple[int, int]]]:
-        """What was kept back, and of which era it is; of another than the given one nothing."""
+        """The unreported results and their epoch; empty for another epoch."""
         try:
             return self._monitor.run(self._take_unreported, epoch)
         except Reentered:  # the next report takes it
@@ -257,12 +257,12 @@ class StrictRedisBackend:
         return self._record.epoch if counted else "", counted
 
     def _take_successes(self) -> int:
-        """How many calls went well since this was asked last."""
+        """The number of successes since the last call of this method."""
         well, self._unreported_successes = self._unreported_successes, 0
         return well
 
     def _flush_and_fetch(self, wanted: str = "") -> CircuitRecord:
-        """Report what was kept back, and ask how the circuit stands."""
+        """Send the unreported results, and fetch the record."""
         epoch, counted = self._to_report()
         again = all(code < 0 for _, code in counted)  # a success more is nothing, a failure is
         try:
@@ -275,14 +275,14 @@ class StrictRedisBackend:
                     self._count(verdict, bool(code & SLOW), self._monotonic.now())
             raise
 
-    def _call_store(self, **question: Any) -> CircuitRecord:
-        knew, asked = self._record, self._monotonic.now()
-        return self._apply_record(self._store.call(self._key, **question), knew, asked)
+    def _call_store(self, **request: Any) -> CircuitRecord:
+        knew, requested = self._record, self._monotonic.now()
+        return self._apply_record(self._store.call(self._key, **request), knew, requested)
 
     def _move(
         self, record: CircuitRecord, circuit: CircuitStateMachine, wanted: str
     ) -> CircuitRecord:
-        knew, asked = self._record, self._monotonic.now()
+        knew, requested = self._record, self._monotonic.now()
         length = None
         if circuit.state == "open":
             length = circuit.until - record.now
@@ -296,38 +296,32 @@ class StrictRedisBackend:
             reason=None,
         )
         moved = self._store.move(self._key, move, epoch=record.epoch, wanted=wanted)
-        return self._apply_record(moved, knew, asked)
+        return self._apply_record(moved, knew, requested)
 
     def _apply_record(
-        self, record: CircuitRecord, knew: CircuitRecord | None, asked: float
+        self, record: CircuitRecord, knew: CircuitRecord | None, requested: float
     ) -> CircuitRecord:
-        """Note what the store says, asked at that moment knowing that, and what happened since."""
-        self._monitor.post(self._store_record, record, knew, asked, self._monotonic.now())
+        """Apply a record that was requested at that moment, when *knew* was the known record."""
+        self._monitor.post(self._store_record, record, knew, requested, self._monotonic.now())
         return record
 
     def _store_record(
-        self, record: CircuitRecord, knew: CircuitRecord | None, asked: float, now: float
+        self, record: CircuitRecord, knew: CircuitRecord | None, requested: float, now: float
     ) -> None:
         state = (
             self._state
             if self._unavailable_since is None
             else self._on_store_recovered(now - self._unavailable_since)
         )
-        self._expired += record.expired
+        self._local.circuit.expired += record.expired
         if self._is_newer(record, knew):
-            self._note(state, record, asked)
+            self._note(state, record, requested)
 
     def _on_store_recovered(self, outage: float) -> State:
-        """The store answers again; the state that this process has gone by meanwhile."""
+        """The store is available again; return the state used during the outage."""
         self._unavailable_since = None
         self.pending_events.append(CircuitStoreRecovered(name=self._name, outage=outage))
-        circuit = self._local.circuit
-        self._rejected, self._late, self._expired = (
-            circuit.rejected,
-            circuit.late_results,
-            circuit.expired,
-        )
-        return circuit.state
+        return self._local.circuit.state
 
     def _is_newer(self, record: CircuitRecord, knew: CircuitRecord | None) -> bool:
         known = self._record
@@ -335,16 +329,18 @@ class StrictRedisBackend:
             known.created == record.created and record.generation >= known.generation
         ):
             return True
-        # Known before it was asked: the server has lost the circuit, or its latest changes.
+        # Known before the query: the server has lost the circuit, or its latest changes.
         return knew is not None and knew.epoch == known.epoch
 
-    def _note(self, before: State, record: CircuitRecord, asked: float) -> None:
-        known, self._record, self._record_read_at = self._record, record, asked
+    def _note(self, before: State, record: CircuitRecord, requested: float) -> None:
+        known, self._record, self._record_read_at = self._record, record, requested
         changed = known is None or known.epoch != record.epoch
         if changed:
             self._unreported_failures, self._unreported_successes = [], 0
         if before != record.state or (changed and known is not None and record.manual is not None):
-            self.pending_events.append(transition_to_record(before, record))
+            self.pending_events.append(
+                StateTransition(before, record.state, record.generation, record.manual)
+            )
 
     @property
     def _state(self) -> State:
@@ -362,13 +358,15 @@ class StrictRedisBackend:
             self._local.count(verdict, slow, now)
 
     def _on_store_lost(self, error: CircuitStoreError) -> None:
-        """Judge by what this process sees, from what was known last on."""
-        now, local = (
-            self._monotonic.now(),
-            LocalBackend(self._rules, self._jitter, self.pending_events),
-        )
+        """Continue with a local circuit, from the last known state."""
+        now = self._monotonic.now()
+        local = LocalBackend(self._rules, self._jitter, self.pending_events)
         if self._monitor.post(self._degrade, error, local, now) is not False:
-            LOG.warning("the circuit %r has lost its store: %s", self._name, error)
+            LOG.warning(
+                "circuit %r: the store is unavailable; this process decides from its own calls: %s",
+                self._name,
+                error,
+            )
             self._poller.ensure_running()
 
     def _degrade(self, error: CircuitStoreError, local: LocalBackend, now: float) -> bool:
@@ -381,13 +379,9 @@ class StrictRedisBackend:
         return True
 
     def _resume(self, circuit: CircuitStateMachine) -> None:
-        """Let it begin where the shared one was seen last."""
+        """Start the local circuit in the last known state of the shared one."""
         circuit.generation = circuit.counter.generation = self._local.circuit.generation + 1
-        circuit.rejected, circuit.late_results, circuit.expired = (
-            self._rejected,
-            self._late,
-            self._expired,
-        )
+        self._copy_totals(circuit)
         record = self._record
         if record is not None:
             circuit.state, circuit.consecutive_opens = record.state, record.opened
@@ -399,7 +393,7 @@ class StrictRedisBackend:
                 circuit.manual = record.manual
 
     def poll(self) -> bool:
-        """Look whether a store that was lost is back; False: nothing is left to look for."""
+        """Check whether a lost store is available again; False: no further check is needed."""
         if self._unavailable_since is None:
             return False
         try:
@@ -412,11 +406,11 @@ class StrictRedisBackend:
     # -- looking, and by hand --------------------------------------------------------------------
 
     def drain_events(self) -> list[Any]:
-        """What has happened since this was asked last."""
+        """The events since the last call of this method."""
         return self._local.drain_events()
 
     def snapshot(self, name: str, now: float) -> CircuitSnapshot:
-        """All that can be known of it at this moment: where the store is lost, of this process."""
+        """The present state and counts; while the store is lost, of this process."""
         if self._is_degraded():
             return self._local.snapshot(name, now)
         try:
@@ -429,35 +423,28 @@ class StrictRedisBackend:
 
     def _snapshot(self, name: str) -> CircuitSnapshot:
         record = self._advance(self._flush_and_fetch())
-        return CircuitSnapshot(
-            name=name,
-            state=record.state,
-            generation=record.generation,
-            calls=record.calls,
-            failures=record.failures,
-            slow=record.slow,
-            retry_after=record.retry_after,
-            probes=record.probes,
-            successes=record.successes,
-            rejected=self._rejected,
-            late=self._late,
-            expired=self._expired,
-            by=record.by,
-            reason=record.reason,
-        )
+        circuit = to_state_machine(self._rules, record, 1.0)
+        self._copy_totals(circuit)
+        return circuit_snapshot(name, circuit, record.now, record.calls)
+
+    def _copy_totals(self, circuit: CircuitStateMachine) -> None:
+        """Copy the totals of this process, which the local circuit counts in any mode."""
+        local = self._local.circuit
+        circuit.rejected, circuit.late_results = local.rejected, local.late_results
+        circuit.expired = local.expired
 
     def force_state(
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
-        """Put it into a state by hand, in all processes."""
-        knew, asked = self._record, self._monotonic.now()
+        """Force a state in all processes."""
+        knew, requested = self._record, self._monotonic.now()
         move = TransitionCommand(
             state, seconds, 0, limited=False, clears=True, by=by, reason=reason
         )
-        self._apply_record(self._store.move(self._key, move), knew, asked)
+        self._apply_record(self._store.move(self._key, move), knew, requested)
 
     def close(self) -> None:
-        """Report what was kept back, and watch no more."""
+        """Stop the poller, and send the unreported results."""
         self._poller.close()
         if self._record is not None and self._unavailable_since is None:
             with suppress(CircuitStoreError):  # the listeners were notified

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.clock import Clock
 
+    T = TypeVar("T")
+
 __all__ = [
     "KILL_SWITCH",
     "DurableSwitchStore",
@@ -49,7 +51,7 @@ class StoredRecord:
     """One change, as a store keeps it.
 
     :param number: grows from record to record, from 1.
-    :param text: what happened, as the switch wrote it; empty where what is kept is no text.
+    :param text: the change as the switch wrote it; empty if the stored value is not text.
     :param notified: whether the notifiers have received it.
     """
 
@@ -60,7 +62,7 @@ class StoredRecord:
 
 @runtime_checkable
 class SwitchStore(Protocol):
-    """What a ``KillSwitch`` needs of a store: one document with a version, and a list of records.
+    """Protocol of the stores of a ``KillSwitch``: a versioned document and a list of records.
 
     The methods block, each for a bounded time, and raise ``SwitchStoreError`` where the store
     cannot be reached.  Stores know nothing of what the texts mean.
@@ -118,15 +120,15 @@ class MemorySwitchStore:
 
     :param clock: measures how long claims last; None: the system's clock.
 
-    What is stopped is forgotten with the process; of the records, the newest 10,000 are kept.
+    The state is lost with the process; the newest 10,000 records are kept.
 
     >>> store = MemorySwitchStore()
-    >>> store.commit(0, "what is stopped", ["who stopped it"]), store.commit(0, "late", [])
+    >>> store.commit(0, "state", ["change"]), store.commit(0, "late", [])
     (True, False)
     >>> store.load(None)
-    (1, 'what is stopped')
+    (1, 'state')
     >>> store.records()
-    [StoredRecord(number=1, text='who stopped it', notified=False)]
+    [StoredRecord(number=1, text='change', notified=False)]
     """
 
     shared = False
@@ -205,19 +207,15 @@ def _is_free(kept: _ClaimableRecord, worker: str, now: float) -> bool:
     return not kept.record.notified and (kept.worker in (None, worker) or kept.until <= now)
 
 
-if TYPE_CHECKING:
-    T = TypeVar("T")
-
-
 KILL_SWITCH = StoreRole(
     "kill switch",
-    "for what is stopped in one process use MemorySwitchStore",
+    "for stops in one process use MemorySwitchStore",
     "give the switch a file of its own",
 )
 
 
 class StoreOperations(Protocol):
-    """What a store does, step by step."""
+    """Protocol of the operations of a store, as generators of commands."""
 
     def load(self, known: int | None) -> Operation[tuple[int, str] | None]: ...
 
@@ -263,7 +261,7 @@ class DurableSwitchStore:
     def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
         """Write the document and add the records, unless the version is no longer *expected*.
 
-        Where the answer was lost, what was written is recognised by its records.
+        After a lost answer, a committed change is recognised by its records.
         """
         with translate_errors(SwitchStoreError):
             try:
@@ -299,14 +297,14 @@ class DurableSwitchStore:
                 self._in_transaction(self._operations.mark_notified(numbers, worker))
 
     def is_made(self) -> bool:
-        """Whether all is there that it keeps things in; the first use of the others makes it.
+        """Whether the tables or keys exist; the first use of the other methods creates them.
 
         :raises SwitchStoreError: it cannot be reached, or is of a later version.
         """
         return True
 
     def close(self) -> None:
-        """Close the connections that are the store's own; what is used after that opens others."""
+        """Close the store's own connections; later use opens new ones."""
         self._store.close()
 
     def _perform(self, step: Operation[T]) -> T:
@@ -314,7 +312,7 @@ class DurableSwitchStore:
         return perform(step, self._store.ask)
 
     def _in_transaction(self, step: Operation[T]) -> T:
-        """Run a step whose orders are done all or not at all."""
+        """Run an operation in one transaction."""
         return self._perform(step)
 
 

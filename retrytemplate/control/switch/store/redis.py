@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate._storage.operation_runner import Operation
-    from retrytemplate._storage.redis_script import Asked, Script
+    from retrytemplate._storage.redis_script import Script, Send
     from retrytemplate.control.switch.store.base import StoredRecord
 
 __all__ = ["RedisSwitchStore"]
 
 
 class RedisSwitchStore(DurableSwitchStore):
-    """What a kill switch has stopped, in Redis or Valkey: all that share it stop together.
+    """Store of a kill switch in Redis or Valkey, shared by processes.
 
     :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
         ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used;
@@ -72,7 +72,7 @@ class _RedisOperations:
             version, document = found
             return int(version), document.decode()
         except (ValueError, AttributeError):
-            raise unreadable_error("what is stopped") from None
+            raise unreadable_error("the state") from None
 
     def commit(
         self, expected: int, document: str, records: Sequence[str], again: bool
@@ -103,8 +103,8 @@ class _RedisOperations:
     def mark_notified(self, numbers: Sequence[int], worker: str) -> Operation[None]:
         yield from self._run(send_once, lua.MARK_NOTIFIED, worker.encode(), *numbers)
 
-    def _run(self, asked: Asked, script: Script, *arguments: Any) -> Operation[Any]:
-        return (yield from eval_script(asked, script, None, *self._names, *arguments))
+    def _run(self, send: Send, script: Script, *arguments: Any) -> Operation[Any]:
+        return (yield from eval_script(send, script, None, *self._names, *arguments))
 
 
 def _record(number: int, entry: bytes | None, notified: bool) -> StoredRecord:

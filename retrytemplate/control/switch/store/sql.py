@@ -43,12 +43,8 @@ __all__ = [
 T = TypeVar("T")
 
 
-# One that takes the lock with its first write.
-TRANSACTION = {"sqlite": "SERIALIZABLE", "postgresql": "READ COMMITTED"}
-
-
 class SQLSwitchStore(DurableSwitchStore):
-    """What a kill switch has stopped, in a database: all processes that share it stop together.
+    """Store of a kill switch in a database, shared by processes.
 
     :param url: of the database, as SQLAlchemy writes it, or an ``Engine``.  SQLite serves the
         processes of one machine, PostgreSQL those of many.
@@ -62,11 +58,11 @@ class SQLSwitchStore(DurableSwitchStore):
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     store = SQLSwitchStore(f"sqlite:///{folder}/switch.db")
-    ...     store.commit(0, "what is stopped", ["who stopped it"])
+    ...     store.commit(0, "state", ["change"])
     ...     store.load(None)
     ...     store.close()
     True
-    (1, 'what is stopped')
+    (1, 'state')
     """
 
     _prefixes = TABLE_PREFIXES
@@ -75,13 +71,12 @@ class SQLSwitchStore(DurableSwitchStore):
         super().__init__(prefix, timeout)
         self._store: Database = Database(url, self.timeout, KILL_SWITCH)
         dialect = self._store.engine.dialect.name
-        self._isolation_level = TRANSACTION[dialect]
         operations = _SQLOperations(dialect, self.prefix)
         self._operations = operations
         self._prepare, self._tables_exist = operations.prepare, operations.exists
 
     def is_made(self) -> bool:
-        """Whether the tables are there; the first use of other methods makes them.
+        """Whether the tables exist; the first use of other methods creates them.
 
         :raises SwitchStoreError: the database cannot be reached, or they are of a later version.
         """
@@ -90,7 +85,7 @@ class SQLSwitchStore(DurableSwitchStore):
 
     def _in_transaction(self, step: Operation[T]) -> T:
         self._perform(self._prepare())
-        return self._store.run_in_transaction(step, self._isolation_level)
+        return self._store.run_in_transaction(step)
 
 
 class _SQLOperations:
@@ -109,7 +104,7 @@ class _SQLOperations:
         rows = yield from retry_once_if_answer_lost(self._order(sql.LOAD, known=known))
         version, document = rows[0] if rows else (None, None)
         if not isinstance(version, int) or not isinstance(document, str):
-            raise unreadable_error("what is stopped")
+            raise unreadable_error("the state")
         return None if version == known else (version, document)
 
     def commit(
@@ -127,7 +122,7 @@ class _SQLOperations:
     def _was_committed(
         self, version: int, document: str, records: Sequence[str]
     ) -> Operation[bool]:
-        """Whether it is these that have made the version."""
+        """Whether these records belong to the committed version."""
         if not records:
             rows = yield self._order(sql.LOAD, known=None)
             return [tuple(row) for row in rows] == [(version, document)]
@@ -210,7 +205,7 @@ WHERE number = :number AND worker = :worker AND notified IS NULL"""
 
 
 def _creating(dialect: str) -> list[str]:
-    """What makes the tables; their version last, when everything is there."""
+    """The statements that create the tables; the version is written last."""
     made = [SWITCH, AUDIT, PENDING, INITIAL_ROW, META]
     if dialect == "sqlite":
         made.append(WRITE_AHEAD)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ class ThreadWaiter:
 
 
 def task_waiter() -> _AsyncioWaiter | _TrioWaiter:
-    """Of the task that runs here."""
+    """The waiter of the current task."""
     return _TrioWaiter() if in_trio() else _AsyncioWaiter()
 
 
@@ -73,7 +74,7 @@ class _AsyncioWaiter:
     async def wait(self, seconds: float) -> None:
         import asyncio
 
-        await asyncio.wait([self._future], timeout=seconds)
+        await asyncio.wait([self._future], timeout=None if seconds == inf else seconds)
         if self._future.done():
             self._future = self._loop.create_future()
 
