@@ -1,4 +1,4 @@
-"""What it costs to enter and leave an isolation gate, beside a lock of the standard library.
+"""Time to enter and leave an isolation gate, beside a lock of the standard library.
 
 python benchmarks/gate.py
 python benchmarks/gate.py --update docs/control/isolation-gate.md

@@ -32,6 +32,10 @@ EXEMPT = {
     "demo/flaky_service.py": "a program, which has no finalizers",
     "_storage/redis_connection.py": "a semaphore of asyncio tasks",
     "testing/scripted_random.py": "a reentrant lock of a test helper",
+    "workers/runtime/intake.py": "an event of one event loop",
+    "workers/runtime/run.py": "an event of one event loop",
+    "workers/runtime/runtime.py": "an event of one event loop",
+    "workers/testing/cluster.py": "events of one event loop",
     "testing/conformance/base.py": "a barrier of the kit's own threads",
     "testing/clock.py": "a reentrant lock of a test helper",
 }

@@ -156,7 +156,7 @@ async def test_commands_that_are_not_answered_in_time_fail_each_by_its_name(stor
         assert await cache.peek("key 0") is None
 
 
-def test_pipeline_that_is_no_bool_is_rejected(store):
+def test_pipeline_of_another_type_than_bool_is_rejected(store):
     with pytest.raises(TypeError, match="pipeline must be True or False, got 16"):
         store.async_cache(pipeline=16)
 

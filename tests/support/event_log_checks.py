@@ -6,9 +6,9 @@ context knows: its *past*.  Calls are in the order of their fences.
 - During one call no other begins, unless the first one is *gone*, and was delivered longer ago
   than its lease; then it is not accepted either.
 - The past of a call is that of the call before, and then that one itself: as failed, if it failed;
-  as lost, if it is gone and was delivered longer ago than its lease.  After that may stand only
-  workers that are gone too: they were lost between taking the key and the call.  Nothing is in a
-  past twice.
+  as lost, if it is gone, and its process has ended or it was delivered longer ago than its lease.
+  After that may stand only workers that are gone too: they were lost between taking the key and
+  the call.  Nothing is in a past twice.
 - A past is empty again only after a call that was accepted, or may have been: it had returned a
   value, and is gone.
 - The recovery comes after *attempts* failures, no callback does; after a recovery that is gone
@@ -58,7 +58,7 @@ OWN = [each.name for each in fields(Call) if each.name not in ("begin", "end", "
 class EventLogChecks:
     """The calls of every key, and who of them is excused.
 
-    :param lease: seconds, before which no key can have been taken from anybody.
+    :param lease: seconds, before which no key can have been taken from a process that runs.
     :param attempts: after which the recovery comes.
     """
 
@@ -68,6 +68,7 @@ class EventLogChecks:
         self.rows = rows
         self.calls = defaultdict(list)
         self.killed = {}
+        self.ended = {}
         self.excused = set()  # process and key
         self.completed = set()
         known = {}
@@ -81,7 +82,9 @@ class EventLogChecks:
                 call = known[key, row["fence"], row["kind"]]
                 call.end, call.how = number, row["how"]
             elif what == "killed":
-                self.killed[row["killed"]] = number
+                self.killed[row["killed"]] = self.ended[row["killed"]] = number
+            elif what == "ended":
+                self.ended[row["ended"]] = number
             elif what in ("late", "unavailable"):
                 self.excused.add((pid, key))
             elif what == "completed":
@@ -127,8 +130,12 @@ class EventLogChecks:
             going_on.append(call)
 
     def _too_early(self, first, second):
-        """Whether the second call started before the lease of the first can have expired."""
-        return second.at - first.delivered < self.lease
+        """Whether the second call started while the first could still hold its key.
+
+        A process that has ended on this host holds no key; one that runs holds it for its lease.
+        """
+        has_ended = self.ended.get(first.pid, second.begin) < second.begin
+        return not has_ended and second.at - first.delivered < self.lease
 
     def _miscounts(self, calls):
         """Every call is in the past of the next one, once, until one was accepted."""
