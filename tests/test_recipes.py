@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import create_engine, insert, select, text, update
 
 from retrytemplate.testing import VirtualClock
-from tests.support.http_service import Server, Shop
+from tests.support.http_service import SILENCE, Server, Shop
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.documentation
@@ -99,19 +99,27 @@ PRICES = "/prices/A"
 FAILING = (503, {"Retry-After": "0"})
 
 
-@pytest.fixture
-def quotes(recipe, upstream):
-    """A client of the service; requests wait in the socket until the service is there."""
+@contextmanager
+def served(recipe, page, **environment):
+    """A client of the service, and its process; requests wait in the socket until it is there."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         arguments = "-m", "uvicorn", "service:app", "--fd", str(listening.fileno())
-        process = recipe("fastapi.md").start(
-            *arguments, pass_fds=[listening.fileno()], environment={"PRICES_URL": upstream.url}
+        process = recipe(page).start(
+            *arguments, pass_fds=[listening.fileno()], environment=environment
         )
-        base = f"http://127.0.0.1:{listening.getsockname()[1]}/quotes/"
+        base = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with httpx.Client(base_url=base, trust_env=False, timeout=60) as client:
-            yield client
-        process.terminate()
-        ended(process)
+            yield client, process
+        if process.returncode is None:
+            process.terminate()
+            ended(process)
+
+
+@pytest.fixture
+def quotes(recipe, upstream):
+    with served(recipe, "fastapi.md", PRICES_URL=upstream.url) as (client, _):
+        client.base_url = client.base_url.join("/quotes/")
+        yield client
 
 
 def test_fastapi_service_answers_after_a_retried_failure(quotes, upstream):
@@ -139,6 +147,44 @@ def test_fastapi_service_answers_503_with_retry_after(quotes, upstream):
     status, delay, requests = answer()
     assert (status, requests) == (503, 0)
     assert 1 < int(delay) <= 36
+
+
+# FastAPI tasks
+
+ORDERS, INVOICES = "/orders/7", "/invoices/7"
+
+
+@pytest.fixture
+def dashboards(recipe, upstream):
+    with served(recipe, "fastapi-tasks.md", BACKEND_URL=upstream.url) as (client, process):
+        yield client, process
+
+
+@pytest.mark.statement("S1-53")
+def test_fastapi_dashboard_answers_by_the_failures_of_both_calls(dashboards, upstream):
+    client, _ = dashboards
+    upstream.script(ORDERS, (200, {}, [17]), (200, {}, [17]), FAILING, FAILING, FAILING)
+    upstream.script(INVOICES, FAILING, (200, {}, [3]), (401, {}, {}), *[FAILING] * 3)
+
+    def answer():
+        response = client.get("/dashboards/7")
+        return response.status_code, response.json()
+
+    assert answer() == (200, [[17], [3]])
+    assert answer() == (502, {"detail": "rejected by the backend"})
+    assert answer() == (503, {"detail": "try again"})
+
+
+@pytest.mark.statement("S1-60")
+def test_fastapi_dashboard_is_cancelled_if_its_client_disconnects(dashboards, upstream):
+    client, process = dashboards
+    for path in (ORDERS, INVOICES):
+        upstream.script(path, (SILENCE, {}))
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+        connection.sendall(b"GET /dashboards/7 HTTP/1.1\r\nHost: service\r\n\r\n")
+        wait_until(lambda: len(upstream.headers) == 2)
+    lines = {process.stdout.readline() for _ in range(2)}
+    assert lines == {f"cancelled {path} client_disconnected\n" for path in (ORDERS, INVOICES)}
 
 
 # httpx
