@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from queue import Empty, SimpleQueue
+from queue import Empty, Full, SimpleQueue
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -35,10 +35,11 @@ VALKEY = {"valkey://": "redis://", "valkeys://": "rediss://"}  # as redis-py kno
 LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
 
 
-def _pool(redis: Any, url: Any, timeout: float, answer: float | None) -> Any:
+def _pool(redis: Any, url: Any, timeout: float, answer: float | None, **options: Any) -> Any:
     """The pool of a given client, or a new one.
 
     :param redis: the package, that of blocking or of awaited connections.
+    :param options: of a new pool.
     """
     from redis.backoff import NoBackoff
 
@@ -58,6 +59,7 @@ def _pool(redis: Any, url: Any, timeout: float, answer: float | None) -> Any:
             socket_timeout=answer,
             retry=redis.retry.Retry(NoBackoff(), 0),
             protocol=2,
+            **options,
         )
     except ValueError:  # its text is not shown: it may contain a password
         raise ValueError(
@@ -86,6 +88,30 @@ def _check_options(url: str, parsers: Any) -> None:
                 check_int(f"{name} in url", value, LEAST[name])
         elif name not in TEXTS and not name.startswith("ssl_"):
             raise ValueError(f"url must have options that redis-py knows, got {name!r}")
+
+
+class _ConnectionStack:
+    """The free connections of a pool: redis-py's ``LifoQueue`` without its lock.
+
+    A signal handler that interrupts ``LifoQueue.get`` and takes a connection waits for ever for
+    the lock of its own thread.  The permits of the owner limit the connections in use, so that
+    ``get`` need not wait.
+    """
+
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize = maxsize
+        self.queue = deque[Any]()  # redis-py reads it
+
+    def put_nowait(self, connection: Any) -> None:
+        if len(self.queue) >= self._maxsize:
+            raise Full
+        self.queue.append(connection)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return self.queue.pop()
+        except IndexError:
+            raise Empty from None
 
 
 MOST_TURNS = 1000  # concurrent uses of a pool without a limit
@@ -148,7 +174,7 @@ class Connections(_Connections):
     def _made(self) -> tuple[Any, Any]:
         import redis
 
-        pool = _pool(redis, self._url, self._timeout, self._timeout)
+        pool = _pool(redis, self._url, self._timeout, self._timeout, queue_class=_ConnectionStack)
         # No semaphore: it is written in Python, and a signal handler may leave it locked.
         permits = SimpleQueue[None]()
         for _ in range(min(pool.max_connections, MOST_TURNS)):

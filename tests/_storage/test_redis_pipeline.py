@@ -152,7 +152,7 @@ async def test_commands_that_are_not_answered_in_time_fail_each_by_its_name(stor
             f"peek of 'key {each}' failed in the store of the context cache: no answer in time"
             for each in range(3)
         ]
-        cache._store._permits = permits
+        cache._store._permits, cache._store._timeout = permits, 20.0
         assert await cache.peek("key 0") is None
 
 
