@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NAMED = "RETRYTEMPLATE_TEST_POSTGRES_URL"
@@ -87,8 +87,13 @@ class Server:
         return True
 
     def kill(self):
-        """Kill the server at any moment."""
+        """Kill the server at any moment; a process of a connection would notice it late."""
+        number = self.process.pid
+        children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
         self.process.kill()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
         self.process.wait(START_TIMEOUT)
 
     def stop(self):
