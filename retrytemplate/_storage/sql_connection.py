@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from functools import partial
+from os.path import samefile
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import operation_name, perform
-from retrytemplate._storage.sql_dialect import TRANSACTION
+from retrytemplate._storage.sql_dialect import IDENTITY, TRANSACTION
 from retrytemplate._storage.sql_engine import unavailable
 from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError, MisuseError
@@ -155,6 +156,18 @@ class AsyncDatabase(_Database):
                 return await work(own)
         except SQLAlchemyError as exc:
             raise unavailable(exc, "a transaction", self._owner) from exc
+
+    async def is_same(self, other: AsyncDatabase, table: str) -> bool:
+        """Whether a table is the same one through the connections of another owner."""
+        if self.engine.pool is other.engine.pool:
+            return True
+        if self.engine.dialect.name != other.engine.dialect.name:
+            return False
+        from sqlalchemy import text
+
+        order = text(IDENTITY[self.engine.dialect.name]), {"table": table}
+        ours, theirs = [(await each.ask(order, "open"))[0] for each in (self, other)]
+        return samefile(ours[0], theirs[0]) if self._is_sqlite else ours == theirs
 
     @property
     def _is_sqlite(self) -> bool:

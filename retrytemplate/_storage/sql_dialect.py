@@ -10,7 +10,7 @@ from retrytemplate._internal.values import MAX_STORED_INT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DIALECTS", "in_dialect"]
+__all__ = ["DIALECTS", "IDENTITY", "in_dialect"]
 
 
 DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
@@ -45,6 +45,12 @@ DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
 }
 
 DIALECTS = tuple(DIALECT_FRAGMENTS)
+# The server and the table of a name.  A copy of a server has the same system identifier.
+IDENTITY = {
+    "sqlite": "SELECT file FROM pragma_database_list WHERE name = 'main'",
+    "postgresql": "SELECT system_identifier, pg_postmaster_start_time(), current_database(), "
+    "CAST(to_regclass(CAST(:table AS text)) AS oid) FROM pg_control_system()",
+}
 # SQLite: a transaction that takes the lock with its first write.
 TRANSACTION = {"sqlite": "SERIALIZABLE", "postgresql": "READ COMMITTED"}
 

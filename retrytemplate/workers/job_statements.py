@@ -12,7 +12,7 @@ from retrytemplate._storage.sql_schema import Schema
 
 __all__ = ["ACKNOWLEDGE", "DEAD_LETTER", "ENQUEUE", "EXTEND", "EXTEND_LOCKED", "FIND_KEY"]
 __all__ += ["JOBS", "ONE", "PAGE", "PURGE", "RECEIVE", "RELEASE", "REPLAY", "REPLAYS"]
-__all__ += ["REQUEUE", "RUNNING", "TAKE_BACK"]
+__all__ += ["REQUEUE", "RUNNING", "SETTLED", "TAKE_BACK"]
 
 VERSION = 1
 NUMBER = {
@@ -135,6 +135,8 @@ UPDATE ${{prefix}}_jobs SET available_at = ${{now}} + :lease
 WHERE number IN (SELECT number FROM held) RETURNING number, fence"""
 EXTEND_LOCKED = f"""
 SELECT number, fence FROM ${{prefix}}_jobs WHERE state IN ('running', 'completed') AND {OURS}"""
+SETTLED = f"""
+SELECT number, fence FROM ${{prefix}}_jobs WHERE state <> 'running' AND {OURS}"""
 
 OF_OTHERS = """queue = :queue AND finished_at IS NULL AND available_at > ${now}
 AND state = 'running'"""

@@ -83,7 +83,7 @@ class Settlement:
         messages = [message for message, _ in batch]
         rejected, error = await self.repeat(self._source.acknowledge, messages)
         if error is not None:
-            self._on_failed(_reason(error), len(messages))
+            self.count_failure(error, len(messages))
         elif rejected:
             self._on_failed("rejected", len(rejected))
         not_ours = {id(message) for message in rejected or ()}
@@ -96,8 +96,12 @@ class Settlement:
         """Make a settlement of one message; return its failure."""
         _, error = await self.repeat(call, *args)
         if error is not None:
-            self._on_failed(_reason(error), 1)
+            self.count_failure(error)
         return error
+
+    def count_failure(self, error: Exception, messages: int = 1) -> None:
+        """Report messages that were not settled."""
+        self._on_failed(_reason(error), messages)
 
     async def repeat(
         self, call: Callable[..., Awaitable[Any]], *args: Any
@@ -123,6 +127,8 @@ class Settlement:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, NotSettledError):
+        return "rejected"
     return "timeout" if isinstance(error, TimeoutError) else type(error).__name__
 
 

@@ -21,12 +21,13 @@ class JobStore(SQLStore):
         return JobQueue(self.url, name, **{"prefix": self.prefix} | settings)
 
     async def create(self):
-        async with self.queue():
-            pass
+        async with self.queue(), self.async_cache() as cache:
+            await cache.peek("a key")
 
     def clear(self):
-        """Delete all jobs, and close the connections of this object."""
+        """Delete all jobs and contexts, and close the connections of this object."""
         self.sql("DELETE FROM {0}_jobs")
+        self.sql("DELETE FROM {0}_contexts")
         self.engine.dispose()
 
     @asynccontextmanager
@@ -40,6 +41,10 @@ class JobStore(SQLStore):
 
     def row(self, job_id):
         return self.sql("SELECT * FROM {0}_jobs WHERE id = :id", id=job_id)[0]
+
+    def claim(self, key):
+        """The row of a key in the context cache, or None."""
+        return super().row(key)
 
     def change(self, job_id, **columns):
         """Overwrite columns of an existing job."""

@@ -15,6 +15,7 @@ from retrytemplate.backends.durable import (
 )
 from retrytemplate.backends.sql.operations import SQLClaim, Steps
 from retrytemplate.caches.record_limit import RECORD_LIMIT
+from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -115,6 +116,19 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
     """
 
     _store_class = AsyncDatabase
+
+    async def is_in(self, database: AsyncDatabase) -> bool:
+        """Whether the tables are in the database of these connections, as its server sees it.
+
+        Then a transaction there can contain ``succeed(connection=)`` and ``fail(connection=)``.
+        """
+        steps: Any = self._steps
+        try:
+            await self._perform(steps.prepare())
+            is_same: bool = await self._store.is_same(database, f"{self.prefix}_contexts")
+        except CacheUnavailableError:
+            return False
+        return is_same
 
     async def __aiter__(self) -> AsyncIterator[str]:
         after = ""

@@ -67,7 +67,7 @@ class Steps:
         self, key: str, worker: str, lease: float | None, fresh: bool, takeover: str | None
     ) -> Operation[SQLClaim]:
         """Take the key, or raise the reason."""
-        yield from self._prepare()
+        yield from self.prepare()
         if next(self._begun) % SWEEP_EVERY == 0:
             yield from self._sweep()
         seconds = self.lease if lease is None else lease
@@ -195,12 +195,12 @@ class Steps:
 
     def forget(self, key: str) -> Operation[None]:
         """Delete the key, held or not."""
-        yield from self._prepare()
+        yield from self.prepare()
         yield self._order(sql.FORGET, key=to_column_key(key))
 
     def peek(self, key: str) -> Operation[Record | None]:
         """The record, or None if it is missing or has expired."""
-        yield from self._prepare()
+        yield from self.prepare()
         rows = yield from retry_once_if_answer_lost(
             self._order(sql.PEEK, key=to_column_key(key), ttl=self.ttl)
         )
@@ -208,7 +208,7 @@ class Steps:
 
     def swap(self, key: str, record: Record, version: int) -> Operation[bool]:
         """Write the record if the stored version is *version*."""
-        yield from self._prepare()
+        yield from self.prepare()
         where = {"key": to_column_key(key), "ttl": self.ttl, **_phase_columns(record)}
         if version:
             return bool((yield self._order(sql.SWAP, **where, expected=version)))
@@ -216,14 +216,14 @@ class Steps:
 
     def keys(self, after: str, limit: int) -> Operation[list[str]]:
         """The keys that have a record, in order, beginning after *after*."""
-        yield from self._prepare()
+        yield from self.prepare()
         order = self._order(sql.KEYS, after=to_column_key(after), limit=limit, ttl=self.ttl)
         rows = yield from retry_once_if_answer_lost(order)
         return [from_column_key(row[0]) for row in rows]
 
     def purge(self) -> Operation[int]:
         """Delete the expired keys, a batch per statement."""
-        yield from self._prepare()
+        yield from self.prepare()
         deleted, after = 0, ""
         while True:
             rows = yield self._order(sql.PURGE, after=after, limit=AT_ONCE, ttl=self.ttl)
@@ -238,7 +238,8 @@ class Steps:
         with suppress(CacheUnavailableError):
             yield self._order(sql.SWEEP, limit=SWEPT, ttl=self.ttl)
 
-    def _prepare(self) -> Operation[None]:
+    def prepare(self) -> Operation[None]:
+        """Create the tables if they are missing."""
         yield from self._tables.prepare()
 
 

@@ -28,6 +28,7 @@ from retrytemplate.workers.crash_attribution import RetryRequested
 from retrytemplate.workers.engine import Attempted, DeadLettered, Interrupted
 from retrytemplate.workers.message import Reject, Release, Retry
 from retrytemplate.workers.settlement import is_reject, letter_of
+from retrytemplate.workers.settling_cache import SettlingCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import RandomSource
     from retrytemplate.clock import Clock
     from retrytemplate.workers.crash_attribution import RedeliveryPolicy
-    from retrytemplate.workers.message import Message
+    from retrytemplate.workers.message import DeadLetter, Message
     from retrytemplate.workers.settlement import Settlement
     from retrytemplate.workers.sources.base import Source
 
@@ -55,6 +56,7 @@ class Delivery:
     :param payload: given to the handler: the message, or its decoded body.
     :param error: why the body cannot be decoded.
     :param is_lost: whether the source does not own the message any more.
+    :param is_settled: whether the transaction that ended the attempt settled the message.
     :param may_cancel: a cancellation reaches the handler and the steps before it, never the end of
         an attempt or the settlement.
     :param began: when the handler was called (monotonic).
@@ -66,6 +68,7 @@ class Delivery:
     error: Exception | None = None
     is_suspect: bool = False
     is_lost: bool = False
+    is_settled: bool = False
     attempt: int = 0
     crashes: int = 0
     letter_state: Any = None
@@ -140,6 +143,7 @@ class Attempts:
         self._executor = executor
         self._is_async = is_async(handler)
         self._hooks = _Hooks(getattr(cache, "on_store_error", "raise") != "run_unguarded")
+        self.settling = cache if isinstance(cache, SettlingCache) else None
         self.template = RetryTemplate(
             policy=policy,
             backoff=RequestedDelayBackoff(backoff),
@@ -162,11 +166,15 @@ class Attempts:
             value = await self.template.execute_async(
                 execution.run, recovery=execution.recover, state=state
             )
+            await execution.write_letter()
             return Attempted(value)
         except GeneratorExit:
             raise
         except BaseException as exc:  # a cancellation, too: it ends the generator of the message
             return self._failed(execution, exc)
+        finally:
+            if self.settling is not None:
+                self.settling.forget_ending(execution)
 
     def _failed(self, execution: _Execution, error: BaseException) -> Attempted:
         context = execution.context
@@ -194,7 +202,11 @@ class Attempts:
             return max(cause.lease_until - self.clock.time(), SHORTEST_DELAY)
         if execution.context is None:
             return 0.0
-        return self._hooks.delays.get(execution.context, 0.0)
+        return self.deferred_delay(execution.context) or 0.0
+
+    def deferred_delay(self, context: RetryContext) -> float | None:
+        """Seconds until the attempt of a later delivery; None: no attempt follows."""
+        return self._hooks.delays.get(context)
 
     def _letter_delay(self, delivery: Delivery, error: BaseException) -> float:
         state = self.backoff.start() if delivery.letter_state is None else delivery.letter_state
@@ -210,13 +222,17 @@ class Attempts:
 
 
 class _Execution:
-    """One execution of a message: the callback of the template, and its recovery."""
+    """One execution of a message: the callback of the template, and its recovery.
+
+    It is the ``Ending`` of its attempt.
+    """
 
     def __init__(self, attempts: Attempts, delivery: Delivery) -> None:
         self.attempts = attempts
         self.delivery = delivery
         self.context: RetryContext | None = None
         self.failure: BaseException | None = None
+        self.letter: DeadLetter | None = None
         self.is_recovering = False
 
     async def run(self, context: RetryContext) -> Any:
@@ -260,17 +276,64 @@ class _Execution:
             context,
             attempts.clock.time(),
         )
+        self.letter = letter
+        if attempts.settling is None or context.fence is None:
+            await self.write_letter()
+        return DeadLettered(letter, is_reject(context.last_exception))
+
+    async def write_letter(self) -> None:
+        """Write the dead letter, unless the end of the attempt has settled the message."""
+        attempts, delivery = self.attempts, self.delivery
+        if self.letter is None or delivery.is_settled:
+            return
         self.is_recovering = True
         error = await attempts.settlement.perform(
-            attempts.source.dead_letter, delivery.message, letter
+            attempts.source.dead_letter, delivery.message, self.letter
         )
         if error is not None:
             raise error
         self.is_recovering = False
-        return DeadLettered(letter, is_reject(context.last_exception))
+        delivery.is_settled = True
+
+    @property
+    def message(self) -> Message:
+        return self.delivery.message
+
+    @property
+    def is_lost(self) -> bool:
+        return self.delivery.is_lost
+
+    @property
+    def is_dead_lettered(self) -> bool:
+        return self.letter is not None
+
+    @property
+    def is_requeued(self) -> bool:
+        context = self.context
+        return context is not None and self.attempts.deferred_delay(context) is not None
+
+    async def settle(self, connection: Any) -> None:
+        source: Any = self.attempts.source
+        context, message = self.context, self.message
+        assert context is not None
+        if self.letter is not None:
+            await source.dead_letter(message, self.letter, connection=connection)
+        elif self.is_requeued:
+            failure = context.last_exception
+            reason = str(failure) or type(failure).__name__
+            delay = self.attempts.deferred_delay(context)
+            await source.requeue(message, delay, reason, connection=connection)
+        else:
+            await message.acknowledge_in(connection)
+
+    def settled(self, by_us: bool) -> None:
+        self.delivery.is_settled, self.delivery.is_lost = by_us, not by_us
 
     def _note(self, context: RetryContext) -> None:
         self.context, delivery = context, self.delivery
+        if self.attempts.settling is not None and context.fence is not None:
+            key = self.attempts.template.scoped_key(delivery.key)
+            self.attempts.settling.expect(key, context.fence, self)
         delivery.attempt = context.attempt
         if context.retry_count or context.last_exception is not None:
             delivery.crashes = context.attributes.get("crashes", 0)

@@ -18,6 +18,7 @@ from retrytemplate.workers.runtime.attempts import Attempts, Delivery
 from retrytemplate.workers.runtime.intake import Intake
 from retrytemplate.workers.runtime.slots import Slot
 from retrytemplate.workers.settlement import Settlement, undecodable_letter
+from retrytemplate.workers.settling_cache import SettlingCache
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -42,9 +43,12 @@ class Run:
     """The state of a runtime between its start and its end.
 
     :param runtime: the ``WorkerRuntime``, for its settings.
+    :param settles_in_transaction: whether source and cache are in one database.
     """
 
-    def __init__(self, runtime: Any, cache: Any, gate: Any) -> None:
+    def __init__(
+        self, runtime: Any, cache: Any, gate: Any, *, settles_in_transaction: bool = False
+    ) -> None:
         source, clock = runtime.source, runtime.clock
         self.runtime = runtime
         self.source = source
@@ -73,6 +77,8 @@ class Run:
         self._idle: list[Slot] = []
         self._executor: Executor | None = None
         self.settlement = Settlement(source, runtime.settle_timeout, self._ack_failed)
+        if settles_in_transaction:
+            cache = SettlingCache(cache, source, self.settlement)
         self.attempts = self._make_attempts(cache)
         self.intake = self._make_intake()
 

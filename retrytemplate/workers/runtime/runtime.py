@@ -199,7 +199,9 @@ class WorkerRuntime:
         loop = asyncio.get_running_loop()
         gate = PROCESS_GATE if self.gate is None else self.gate
         await self.source.open()
-        run = self._run = Run(self, self.cache, gate)
+        shares_database = getattr(self.source, "shares_database", None)
+        is_one = shares_database is not None and await shares_database(self.cache)
+        run = self._run = Run(self, self.cache, gate, settles_in_transaction=is_one)
         receiving = loop.create_task(run.intake.run())
         maintaining = loop.create_task(run.maintain())
         stopped = loop.create_task(stop.wait())

@@ -147,6 +147,8 @@ class Slot:
     async def _settle(self, delivery: Delivery, effect: Settle) -> BaseException | None:
         run, message = self._run, delivery.message
         settlement: Settlement = run.settlement
+        if delivery.is_settled:  # by the transaction that ended the attempt
+            return None
         if run.is_over:  # the attempt was stuck
             return NotSettledError("the runtime has stopped")
         if delivery.is_lost:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from retrytemplate.caches.base import AsyncRetryContextCache
     from retrytemplate.workers.message import DeadLetter, Message
 
-__all__ = ["Source"]
+__all__ = ["Source", "TransactionalSource"]
 
 
 @runtime_checkable
@@ -116,3 +116,27 @@ class Source(Protocol):
         Called at most once, before ``open``; the runtime closes the cache.
         """
         ...
+
+
+class TransactionalSource(Source, Protocol):
+    """A source in a database whose settlements can be part of a transaction."""
+
+    async def shares_database(self, cache: Any) -> bool:
+        """Whether a transaction of the source can contain the writes of a context cache."""
+        ...
+
+    async def run_in_transaction(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Await a function in one transaction: an error undoes all that used its connection."""
+        ...
+
+    async def is_settled(self, message: Message) -> bool:
+        """Whether this delivery was settled; False if the message was delivered again."""
+        ...
+
+    async def requeue(
+        self, message: Message, delay: float, reason: str, *, connection: Any = None
+    ) -> None: ...
+
+    async def dead_letter(
+        self, message: Message, letter: DeadLetter, *, connection: Any = None
+    ) -> None: ...

@@ -64,7 +64,7 @@ class JobMessage(Message):
             raise MisuseError("connection must be a sqlalchemy AsyncConnection, got None")
         self.receipt.source.queue.database.check_connection(connection)
         if await self.receipt.source.acknowledge([self], connection=connection):
-            raise LeaseLostError(f"message {self.id!r} was delivered to another worker")
+            raise _lost(self)
 
 
 class SQLSource:
@@ -199,20 +199,30 @@ class SQLSource:
         *,
         connection: AsyncConnection | None = None,
     ) -> None:
-        """Make the job ready after a delay in seconds; the reason is its ``last_failure``."""
+        """Make the job ready after a delay in seconds; the reason is its ``last_failure``.
+
+        :param connection: of a transaction that contains it.
+        :raises LeaseLostError: within a transaction: the message was delivered to another worker.
+        """
         failure = _reason(reason)
-        await self._settle(
+        done = await self._settle(
             "requeue", sql.REQUEUE, [message], connection, delay=float(delay), failure=failure
         )
+        if connection is not None and not done:
+            raise _lost(message)
 
     async def dead_letter(
         self, message: Message, letter: DeadLetter, *, connection: AsyncConnection | None = None
     ) -> None:
-        """Set the job aside with its letter, until an operator replays it."""
+        """Set the job aside with its letter, until an operator replays it.
+
+        :param connection: of a transaction that contains it.
+        :raises LeaseLostError: within a transaction: the message was delivered to another worker.
+        """
         data = letter.as_json()
         del data["message"]  # the row has it
         failure = _reason(letter.reason)
-        await self._settle(
+        done = await self._settle(
             "dead_letter",
             sql.DEAD_LETTER,
             [message],
@@ -220,6 +230,8 @@ class SQLSource:
             letter=json.dumps(data),
             failure=failure,
         )
+        if connection is not None and not done:
+            raise _lost(message)
 
     async def release(self, messages: Sequence[Message]) -> None:
         """Make the jobs ready at once; this delivery is not counted."""
@@ -231,6 +243,20 @@ class SQLSource:
             messages, await self._settle("extend", sql.EXTEND, messages, lease=self._lease)
         )
         return _missing(lost, await self._settle("extend", sql.EXTEND_LOCKED, lost))
+
+    async def is_settled(self, message: Message) -> bool:
+        """Whether this delivery was settled; False if the message was delivered again."""
+        return bool(await self._settle("is_settled", sql.SETTLED, [message]))
+
+    async def shares_database(self, cache: Any) -> bool:
+        """Whether a context cache is in the database of the queue.
+
+        Then ``run_in_transaction`` can end an attempt and settle its message.  The servers are
+        compared, not the URLs.
+        """
+        if not isinstance(cache, AsyncSQLRetryContextCache):
+            return False
+        return await cache.is_in(self.queue.database)
 
     async def run_in_transaction(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Await a function in one transaction: an error undoes all that used its connection.
@@ -267,6 +293,10 @@ class SQLSource:
         return AsyncSQLRetryContextCache(
             self.queue.database.engine, self._lease, prefix=self.queue.prefix
         )
+
+
+def _lost(message: Message) -> LeaseLostError:
+    return LeaseLostError(f"message {message.id!r} was delivered to another worker")
 
 
 def _missing(messages: Sequence[Message], done: set[tuple[int, int]]) -> list[Message]:
