@@ -18,5 +18,10 @@ processes.set_forkserver_preload(
         "tests.support.crashing_worker",
         "tests.support.stress_worker",
         "tests.support.stalling_worker",
+        "aiosqlite",
+        "sqlalchemy.ext.asyncio",
+        "retrytemplate.backends.sql.cache",
+        "tests.support.queue_receiver",
+        "tests.support.queue_workers",
     ]
 )

@@ -42,7 +42,6 @@ async def do_nothing(message, context):
     pass
 
 
-@pytest.mark.statement("S1-72")
 @pytest.mark.parametrize("outcome", SETTLEMENTS)
 async def test_kill_between_end_and_settlement_undoes_both(store, outcome):
     async with store.queue() as jobs:
@@ -127,6 +126,7 @@ async def test_letter_is_left_to_the_worker_that_has_the_message(store):
     assert outcomes(events) == [("none", "lease_lost")]
 
 
+@pytest.mark.statement("S1-72")
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_transaction_whose_answer_is_lost_is_repeated_once(store, is_committed):
     class Source(SQLSource):
@@ -153,6 +153,7 @@ async def test_transaction_whose_answer_is_lost_is_repeated_once(store, is_commi
     assert outcomes(events) == [("acknowledge", "completed")]
 
 
+@pytest.mark.statement("S1-72")
 async def test_unsettled_success_is_redelivered_after_its_limit(store):
     class Source(SQLSource):
         async def run_in_transaction(self, work):
@@ -166,7 +167,6 @@ async def test_unsettled_success_is_redelivered_after_its_limit(store):
     assert [each.reason for each in events if type(each) is QueueAckFailed] == ["JobQueueError"]
 
 
-@pytest.mark.statement("S1-72")
 @pytest.mark.parametrize("killed", ["before", "after"])
 @pytest.mark.parametrize("method", ["acknowledge_in", "complete_in"])
 async def test_work_in_the_transaction_of_the_end_is_done_once(store, method, killed):
