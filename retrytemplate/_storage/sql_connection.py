@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+from contextlib import asynccontextmanager
 from functools import partial
 from os.path import samefile
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
@@ -18,7 +20,7 @@ from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from typing import TypeVar
 
     from sqlalchemy import Connection
@@ -47,6 +49,7 @@ class _Database:
         self.engine: Any = sql_engine.engine(url, timeout, owner, asynchronous=self.asynchronous)
         self._is_pool_shared = self.engine.pool is getattr(url, "pool", None)
         self._owner = owner
+        self._timeout = timeout
         register(self)
 
     def __str__(self) -> str:
@@ -123,6 +126,10 @@ class Database(_Database):
             self.engine.dispose()
 
 
+# By pool: the event loop of the latest use, and the lock of its tasks.
+_locks: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
+
+
 class AsyncDatabase(_Database):
     """Connections for the tasks of one event loop."""
 
@@ -152,7 +159,7 @@ class AsyncDatabase(_Database):
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            async with self._transactional_engine().connect() as own, own.begin():
+            async with self._transactional_engine().connect() as own, self._in_order(), own.begin():
                 return await work(own)
         except SQLAlchemyError as exc:
             raise unavailable(exc, "a transaction", self._owner) from exc
@@ -174,8 +181,36 @@ class AsyncDatabase(_Database):
         return bool(self.engine.dialect.name == "sqlite")
 
     async def _run_own(self, order: Order) -> Rows:
-        async with self.engine.connect() as own:
+        async with self.engine.connect() as own, self._in_order():
             return _rows(await own.execute(*order))
+
+    @asynccontextmanager
+    async def _in_order(self) -> AsyncIterator[None]:
+        """In SQLite the tasks use the file one after the other.
+
+        A connection that waits for the lock of the file polls it, some at most ten times a second:
+        of many connections a few would wait until their timeout.
+        """
+        if not self._is_sqlite:
+            yield
+            return
+        import asyncio
+
+        loop, pool = asyncio.get_running_loop(), self.engine.pool
+        user, lock = _locks.get(pool, (None, None))
+        if user is not loop:
+            lock = asyncio.Lock()
+            _locks[pool] = loop, lock
+        try:
+            async with asyncio.timeout(self._timeout):
+                await lock.acquire()
+        except TimeoutError:  # perhaps a transaction waits for this statement
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
 
     def check_connection(self, connection: Any) -> None:
         """Raise if a given connection is not an asynchronous one in a transaction."""

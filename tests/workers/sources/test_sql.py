@@ -441,3 +441,34 @@ async def test_failed_settlement_names_the_method(store):
             await message.acknowledge_in(connection)
             with pytest.raises(JobQueueError, match="acknowledge failed in the store of the job"):
                 await message.receipt.source.acknowledge([message])
+
+
+async def test_transactions_of_one_process_on_sqlite_wait_in_order(shared_sqlite):
+    entered, end = [], asyncio.Event()
+
+    async def first(connection):
+        entered.append("first")
+        await end.wait()
+
+    async def second(connection):
+        entered.append("second")
+
+    async with shared_sqlite.queue() as jobs:
+        source = SQLSource(jobs)
+        tasks = [asyncio.create_task(source.run_in_transaction(each)) for each in (first, second)]
+        while not entered:
+            await asyncio.sleep(0)
+        statement = asyncio.create_task(source.default_cache().peek("s:1"))
+        done, _ = await asyncio.wait([*tasks, statement], timeout=0.1)  # they wait for the first
+        assert (entered, done) == (["first"], set())
+        end.set()
+        await asyncio.gather(*tasks, statement)
+
+
+async def test_statement_within_a_transaction_waits_no_longer_than_its_limit(shared_sqlite):
+    async with shared_sqlite.queue(timeout=0.05) as jobs:
+
+        async def read(connection):
+            return await jobs.page()
+
+        assert await SQLSource(jobs).run_in_transaction(read) == []
