@@ -7,7 +7,8 @@ __getattr__, __dir__, __all__ = lazy_attributes(
     {
         "retrytemplate.workers.crash_attribution": "RedeliveryPolicy",
         "retrytemplate.workers.errors": (
-            "JobQueueError SupervisorStoppedError TaskInProgressError TaskLimitError"
+            "JobQueueError SourceUnavailableError SupervisorStoppedError TaskInProgressError "
+            "TaskLimitError"
         ),
         "retrytemplate.workers.events": (
             "MessageCrashAttributed MessageEvent MessageExclusive MessageExclusiveTimedOut "
@@ -21,6 +22,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         "retrytemplate.workers.runtime.shutdown": "Cleanup Shutdown ShutdownReport",
         "retrytemplate.workers.runtime.snapshot": "RuntimeSnapshot",
         "retrytemplate.workers.sources.base": "Source",
+        "retrytemplate.workers.sources.redis_streams": "RedisStreamSource",
         "retrytemplate.workers.sources.sql": "SQLSource",
         "retrytemplate.workers.supervisor.cancellation": "cancel_reason",
         "retrytemplate.workers.supervisor.cleanup": "shielded",

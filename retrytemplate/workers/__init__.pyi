@@ -2,6 +2,7 @@
 
 from retrytemplate.workers.crash_attribution import RedeliveryPolicy as RedeliveryPolicy
 from retrytemplate.workers.errors import JobQueueError as JobQueueError
+from retrytemplate.workers.errors import SourceUnavailableError as SourceUnavailableError
 from retrytemplate.workers.errors import SupervisorStoppedError as SupervisorStoppedError
 from retrytemplate.workers.errors import TaskInProgressError as TaskInProgressError
 from retrytemplate.workers.errors import TaskLimitError as TaskLimitError
@@ -38,6 +39,7 @@ from retrytemplate.workers.runtime.shutdown import Shutdown as Shutdown
 from retrytemplate.workers.runtime.shutdown import ShutdownReport as ShutdownReport
 from retrytemplate.workers.runtime.snapshot import RuntimeSnapshot as RuntimeSnapshot
 from retrytemplate.workers.sources.base import Source as Source
+from retrytemplate.workers.sources.redis_streams import RedisStreamSource as RedisStreamSource
 from retrytemplate.workers.sources.sql import SQLSource as SQLSource
 from retrytemplate.workers.supervisor.cancellation import cancel_reason as cancel_reason
 from retrytemplate.workers.supervisor.cleanup import shielded as shielded

@@ -9,7 +9,8 @@ from retrytemplate.errors import Rejected, RetryError
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["JobQueueError", "SupervisorStoppedError", "TaskInProgressError", "TaskLimitError"]
+__all__ = ["JobQueueError", "SourceUnavailableError", "SupervisorStoppedError"]
+__all__ += ["TaskInProgressError", "TaskLimitError"]
 
 
 class JobQueueError(RetryError):
@@ -17,6 +18,14 @@ class JobQueueError(RetryError):
 
     Raised by a ``JobQueue`` and a ``SQLSource``.  Repeat the call: an ``enqueue`` with the same
     idempotency key registers the job once.
+    """
+
+
+class SourceUnavailableError(RetryError):
+    """The server of a source cannot be reached, does not answer in time, or rejects a command.
+
+    Raised by a ``RedisStreamSource``; the cause is the client's error.  A runtime calls again after
+    a delay.  Without one, repeat the call: a message that was not settled is delivered again.
     """
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acknowledge",
+    "DamagedMessage",
     "DeadLetter",
     "DeadLetterPhase",
     "Message",
@@ -78,6 +79,16 @@ class Message(Value):
             f"the source of message {self.id!r} has no transactions: return from the handler to "
             "acknowledge the message"
         )
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class DamagedMessage(Message):
+    """A message that its source cannot read; the runtime dead-letters it without an attempt.
+
+    :param damage: why, in one line.
+    """
+
+    damage: str
 
 
 @frozen(eq=False, repr=False)

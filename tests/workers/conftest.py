@@ -1,10 +1,11 @@
-"""The databases on which job queues are tested."""
+"""The databases on which job queues are tested, and streams in Valkey."""
 
 import asyncio
 
 import pytest
 
 from tests.support.job_queues import JobStore
+from tests.support.redis_streams import RedisStream
 
 KINDS = ("sqlite", "postgresql")
 
@@ -46,5 +47,13 @@ def store(request):
 def empty_store(request):
     """A database of each kind, without tables."""
     made = opened(request.param, request)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stream(valkey_url):
+    """A stream in Valkey that is not created yet."""
+    made = RedisStream(valkey_url)
     yield made
     made.close()

@@ -14,6 +14,7 @@ from retrytemplate._internal.failure_text import summary, type_name
 from retrytemplate.control.events import notify_listeners
 from retrytemplate.workers import events
 from retrytemplate.workers.engine import OUTCOMES, Action, Outcome, Rules
+from retrytemplate.workers.message import DamagedMessage
 from retrytemplate.workers.runtime.attempts import Attempts, Delivery
 from retrytemplate.workers.runtime.intake import Intake
 from retrytemplate.workers.runtime.slots import Slot
@@ -126,6 +127,8 @@ class Run:
             if runtime.key is not None:
                 delivery.key = runtime.key(message)
             self.attempts.template.scoped_key(delivery.key)
+            if isinstance(message, DamagedMessage):
+                raise ValueError(message.damage)
             if runtime.decode is not None:
                 delivery.payload = runtime.decode(message)
         except Exception as exc:

@@ -30,6 +30,7 @@ from retrytemplate.workers.runtime.lint import lint
 from retrytemplate.workers.runtime.run import Run
 from retrytemplate.workers.runtime.shutdown import Shutdown, ShutdownReport, shut_down
 from retrytemplate.workers.runtime.snapshot import RuntimeSnapshot, snapshot_of
+from retrytemplate.workers.sources.base import METHODS as SOURCE_METHODS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerRuntime"]
 
-SOURCE_METHODS = (
-    "open receive acknowledge requeue dead_letter release extend close default_cache".split()
-)
 SIGNALS = signal.SIGTERM, signal.SIGINT
 BACKOFF = ExponentialBackoff(initial=1.0, maximum=300.0, jitter="full")
 

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from retrytemplate.caches.base import AsyncRetryContextCache
     from retrytemplate.workers.message import DeadLetter, Message
 
-__all__ = ["Source", "TransactionalSource"]
+__all__ = ["METHODS", "Source", "TransactionalSource"]
+
+METHODS = "open receive acknowledge requeue dead_letter release extend close default_cache".split()
 
 
 @runtime_checkable
@@ -55,7 +57,8 @@ class Source(Protocol):
         behind the other.  A message is not returned again while it is owned here.
 
         Not called a second time before the first call has returned.  If it is cancelled, messages
-        that were taken and not returned are delivered again.
+        that were taken and not returned are delivered again.  A message that the source cannot read
+        is a ``DamagedMessage``.
 
         :param max_messages: at most this number, at least 1.
         :param wait: seconds to wait for the first message, at least 0; after about *wait* it
@@ -66,7 +69,8 @@ class Source(Protocol):
     async def acknowledge(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Remove messages from the queue, in one round trip where that is possible.
 
-        A message that was acknowledged by ``acknowledge_in`` before counts as acknowledged.
+        A message that was acknowledged before, also by ``acknowledge_in``, counts as acknowledged:
+        the call is repeated if its answer was lost.
 
         :return: the messages that the queue rejected, because they are owned by another worker.
         """

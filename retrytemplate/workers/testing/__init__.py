@@ -9,5 +9,6 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         "retrytemplate.workers.testing.invariants": "ClusterReport",
         "retrytemplate.workers.testing.memory_cache": "LeasedMemoryCache",
         "retrytemplate.workers.testing.memory_source": "MemoryQueue MemorySource",
+        "retrytemplate.workers.testing.source_conformance": "SourceConformance",
     },
 )

@@ -6,3 +6,4 @@ from retrytemplate.workers.testing.invariants import ClusterReport as ClusterRep
 from retrytemplate.workers.testing.memory_cache import LeasedMemoryCache as LeasedMemoryCache
 from retrytemplate.workers.testing.memory_source import MemoryQueue as MemoryQueue
 from retrytemplate.workers.testing.memory_source import MemorySource as MemorySource
+from retrytemplate.workers.testing.source_conformance import SourceConformance as SourceConformance

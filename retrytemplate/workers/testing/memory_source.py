@@ -27,10 +27,14 @@ __all__ = ["MemoryQueue", "MemorySource"]
 
 @define(eq=False)
 class Entry:
-    """A message in the queue: waiting (``owner`` None) or delivered."""
+    """A message in the queue: waiting (``owner`` None) or delivered.
+
+    ``fence`` grows with each delivery; ``deliveries`` does not count the released ones.
+    """
 
     message: Message
     owner: MemorySource | None = None
+    fence: int = 0
     deliveries: int = 0
     until: float = 0.0  # when the visibility timeout ends, or when the delay does
 
@@ -113,6 +117,7 @@ class MemoryQueue:
             if entry is None or entry.owner is not None:
                 continue
             entry.owner = source
+            entry.fence += 1
             entry.deliveries += 1
             self._restart(number, entry)
             taken.append(
@@ -120,7 +125,7 @@ class MemoryQueue:
                     entry.message,
                     delivery_count=entry.deliveries,
                     redelivered=entry.deliveries > 1,
-                    receipt=(number, entry.deliveries),
+                    receipt=(number, entry.fence),
                 )
             )
         return taken
@@ -131,7 +136,7 @@ class MemoryQueue:
 
     def _mark(self, number: int, entry: Entry, seconds: float) -> None:
         entry.until = self._clock.monotonic() + seconds
-        heappush(self._due, (entry.until, number, entry.deliveries))
+        heappush(self._due, (entry.until, number, entry.fence))
 
     def _make_due_ready(self) -> None:
         now = self._clock.monotonic()
@@ -143,9 +148,9 @@ class MemoryQueue:
     def _next_due(self) -> float | None:
         """When the next message becomes ready by itself; None: never.  Drops older marks."""
         while self._due:
-            until, number, deliveries = self._due[0]
+            until, number, fence = self._due[0]
             entry = self._entries.get(number)
-            if entry is not None and (entry.until, entry.deliveries) == (until, deliveries):
+            if entry is not None and (entry.until, entry.fence) == (until, fence):
                 return until
             heappop(self._due)
         return None
@@ -157,13 +162,17 @@ class MemoryQueue:
 
     def owned(self, source: MemorySource, message: Message) -> Entry | None:
         """The entry of a delivery that the source still owns."""
-        number, deliveries = message.receipt
+        number, fence = message.receipt
         entry = self._entries.get(number)
-        if entry is None or entry.owner is not source or entry.deliveries != deliveries:
+        if entry is None or entry.owner is not source or entry.fence != fence:
             return None
         if self.visibility_timeout is not None and entry.until <= self._clock.monotonic():
             return None
         return entry
+
+    def has(self, message: Message) -> bool:
+        """Whether the message is in the queue, waiting or delivered."""
+        return message.receipt[0] in self._entries
 
     def remove(self, message: Message) -> None:
         """Remove an owned message."""
@@ -265,12 +274,13 @@ class MemorySource:
             await self.queue.wait(rest)
 
     async def acknowledge(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Remove messages; return those that are not owned."""
+        """Remove messages; return those that are not owned, unless they were removed before."""
         self._check("acknowledge")
         rejected = []
         for message in messages:
             if self.queue.owned(self, message) is None:
-                rejected.append(message)
+                if self.queue.has(message):
+                    rejected.append(message)
             else:
                 self.queue.remove(message)
                 self.queue.acknowledged += 1
@@ -280,7 +290,9 @@ class MemorySource:
         """Give a message back, to be delivered after a delay."""
         check_delay("delay", delay)
         self._check("requeue")
-        self._give_back(message, delay)
+        entry = self.queue.owned(self, message)
+        if entry is not None:
+            self.queue.give_back(message, entry, delay)
 
     async def dead_letter(self, message: Message, letter: DeadLetter) -> None:
         """Write a dead letter, unless there is one of this id; remove the message."""
@@ -294,12 +306,10 @@ class MemorySource:
         """Give messages back, to be delivered at once; this delivery does not count."""
         self._check("release")
         for message in messages:
-            self._give_back(message)
-
-    def _give_back(self, message: Message, delay: float = 0.0) -> None:
-        entry = self.queue.owned(self, message)
-        if entry is not None:
-            self.queue.give_back(message, entry, delay)
+            entry = self.queue.owned(self, message)
+            if entry is not None:
+                entry.deliveries -= 1
+                self.queue.give_back(message, entry)
 
     async def extend(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Restart visibility timeouts; return the messages that are not owned."""

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from uuid import uuid4
 
 import pytest
 
@@ -13,6 +14,26 @@ from retrytemplate._storage import process_liveness
 from retrytemplate.history import AttemptRecord
 from retrytemplate.testing import VirtualClock
 from retrytemplate.workers import DeadLetter, JobQueue, JobQueueError, Source, SQLSource
+from retrytemplate.workers.testing import SourceConformance
+
+
+class TestConformance(SourceConformance):
+    @pytest.fixture(autouse=True)
+    def _store(self, store):
+        self.store = store
+
+    async def create_queue(self):
+        self.store.clear()
+
+    def make(self):
+        return SQLSource(self.store.queue())
+
+    async def put(self, body):
+        async with self.store.queue() as jobs:
+            await jobs.enqueue(int(body), uuid4().hex)
+
+    async def end_visibility(self, source):
+        self.store.age(source.visibility_timeout)
 
 
 def letter(message, letter_id="l-1"):
@@ -111,31 +132,6 @@ async def _expired(store, jobs, source):
     message = await receive_one(source)
     store.age(10)
     return message
-
-
-async def test_settlements_of_a_former_holder_change_nothing(store):
-    async with store.queue() as jobs:
-        source = SQLSource(jobs, lease=10)
-        former = await _expired(store, jobs, source)
-        holder = await receive_one(SQLSource(jobs))
-        before = store.row(holder.id)
-        assert await source.acknowledge([former]) == [former]
-        assert await source.extend([former]) == [former]
-        await source.requeue(former, 0.0, "failed")
-        await source.dead_letter(former, letter(former))
-        await source.release([former])
-        assert store.row(holder.id) == before
-        assert await source.acknowledge([former, holder]) == [former]
-        assert await states(jobs) == ["completed"]
-
-
-async def test_expired_lease_can_be_extended_until_the_next_delivery(store):
-    async with store.queue() as jobs:
-        source = SQLSource(jobs, lease=10)
-        message = await _expired(store, jobs, source)
-        assert await source.extend([message]) == []
-        assert await source.receive(1, 0.0) == []
-        assert await source.acknowledge([message]) == []
 
 
 async def test_acknowledgement_can_be_repeated(store):
@@ -258,39 +254,6 @@ async def cancel_at(point, work):
     task.cancel()
     await asyncio.wait([task])
     return task
-
-
-async def test_cancelled_receive_loses_no_message(store):
-    async with store.queue() as jobs:
-        registered = await register(jobs, 3)
-        source = SQLSource(jobs)
-        for point in range(30):
-            task = await cancel_at(point, source.receive(3, 0.0))
-            if not task.cancelled():
-                await source.release(task.result())
-            messages = await source.receive(3, 0.0)
-            assert ids(messages) == registered
-            assert {message.delivery_count for message in messages} == {1}
-            await source.release(messages)
-
-
-@pytest.mark.parametrize("method", ["acknowledge", "requeue", "dead_letter", "release", "extend"])
-async def test_cancelled_settlement_is_complete_or_has_no_effect(store, method):
-    async with store.queue() as jobs:
-        source = SQLSource(jobs)
-        for point in range(0, 12, 2):
-            await jobs.enqueue(1, f"k{point}")
-            message = await receive_one(source)
-            arguments = {
-                "requeue": (message, 60.0, "failed"),
-                "dead_letter": (message, letter(message)),
-            }.get(method, ([message],))
-            await cancel_at(point, getattr(source, method)(*arguments))
-            rejected = await source.acknowledge([message])
-            state = (await jobs.status(message.id)).state
-            settled = {"requeue": "delayed", "dead_letter": "dead_lettered", "release": "ready"}
-            assert state == (settled[method] if rejected else "completed")
-            store.change(message.id, state="completed", finished_at=1.0)
 
 
 async def test_waiting_receive_returns_a_job_that_arrives(store):
