@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, insert, select, text, update
 from retrytemplate.testing import VirtualClock
 from tests.support.http_service import SILENCE, Server, Shop
 from tests.support.polling import wait_until
+from tests.support.redis_streams import RedisStream
 
 pytestmark = pytest.mark.documentation
 
@@ -314,6 +315,75 @@ def test_llm_program_prints_fallback_when_retries_are_exhausted(recipe, upstream
     assert (code, output) == (3, "The assistant is busy. Please ask again in a minute.\n")
     assert messages.endswith("failed: Error code: 429\n")
     assert len(upstream.headers) == 4
+
+
+# A Redis stream
+
+CHARGE = "/charge"
+
+
+class Billing:
+    """The program of the recipe on the streams "orders" and "orders-dead"."""
+
+    def __init__(self, program, upstream, url):
+        self.program = program
+        self.environment = {"REDIS_URL": url, "PAYMENTS_URL": upstream.url}
+        self.orders, self.dead = RedisStream(url, "orders"), RedisStream(url, "orders-dead")
+        self.orders.close()  # deletes both
+        self.orders = RedisStream(url, "orders")
+
+    def start(self):
+        return self.program.start("app.py", environment=self.environment)
+
+    def stop(self, process):
+        """Stop the worker when the stream is empty; return its messages."""
+        wait_until(lambda: not self.orders.client.xlen("orders"))
+        process.terminate()
+        code, output, messages = ended(process)
+        assert (code, output) == (0, ""), messages
+        return messages
+
+    def close(self):
+        self.dead.client.close()
+        self.orders.close()
+
+
+@pytest.fixture
+def billing(recipe, upstream, valkey_url):
+    made = Billing(recipe("redis-stream.md"), upstream, valkey_url)
+    yield made
+    made.close()
+
+
+def test_stream_worker_charges_an_order_with_one_key(billing, upstream):
+    upstream.script(CHARGE, (503, {}), (200, {}))
+    billing.orders.put('{"order": 17}', id="order-17")
+    messages = billing.stop(billing.start())
+    assert "billing key=order-17: attempt 1 of 5: HTTPStatusError" in messages
+    first, second = sent(upstream, CHARGE, "Idempotency-Key")
+    assert first == second is not None
+    assert billing.dead.letters("orders-dead") == []
+
+
+def test_stream_worker_dead_letters_an_order_that_is_rejected(billing, upstream):
+    upstream.script(CHARGE, (422, {}, {"error": "no such card"}))
+    billing.orders.put('{"order": 18}', id="order-18")
+    billing.stop(billing.start())
+    [letter] = billing.dead.letters("orders-dead")
+    assert letter["message"]["id"] == "order-18"
+    assert "no such card" in letter["reason"]
+
+
+def test_stream_worker_repeats_the_order_of_a_killed_process(billing, upstream):
+    upstream.script(CHARGE, (SILENCE, {}), (200, {}))
+    billing.orders.put('{"order": 19}', id="order-19")
+    process = billing.start()
+    wait_until(lambda: sent(upstream, CHARGE, "Idempotency-Key"))
+    process.kill()
+    ended(process)
+    billing.stop(billing.start())
+    first, second = sent(upstream, CHARGE, "Idempotency-Key")
+    assert first == second is not None
 
 
 # A cron job
