@@ -1,6 +1,9 @@
 """The cost of tasks and streams beside those of asyncio: ``python benchmarks/workers.py``.
 
 Per item, from its start to its end, the fastest of many short rounds.
+
+``python benchmarks/workers.py --url redis://localhost`` measures the messages of a Redis stream
+beside the loop of redis-py that acknowledges them one by one: the median of five runs of each.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ import asyncio
 import gc
 import sys
 import time
+from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":  # the checkout that this file is in is measured
@@ -17,7 +22,13 @@ if __name__ == "__main__":  # the checkout that this file is in is measured
 
 from pages import INTERPRETER, options, show
 
-from retrytemplate.workers import TaskSupervisor, process_stream
+from retrytemplate import AsyncRedisRetryContextCache
+from retrytemplate.workers import (
+    RedisStreamSource,
+    TaskSupervisor,
+    WorkerRuntime,
+    process_stream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -114,9 +125,103 @@ def table(best: dict[str, float]) -> list[str]:
     return rows
 
 
+# -- messages of a Redis stream
+
+GROUP = "workers"
+SLOTS = 16, 64
+stream_numbers = count(1)
+
+
+async def filled(client: Any, messages: int) -> str:
+    """A new stream with messages."""
+    stream = f"benchmark:{next(stream_numbers)}"
+    await client.delete(stream)
+    pipeline = client.pipeline(transaction=False)
+    for number in range(messages):
+        pipeline.xadd(stream, {"body": str(number)})
+    await pipeline.execute()
+    await client.xgroup_create(stream, GROUP, "0")
+    return stream
+
+
+async def bare_loop(client: Any, stream: str, messages: int, slots: int) -> None:
+    """The documented consumer of redis-py, with the same prefetch; a crash loses no message."""
+    handled = 0
+    while handled < messages:
+        reply = await client.xreadgroup(GROUP, "bare", {stream: ">"}, count=2 * slots, block=1000)
+        for number, _ in reply[0][1]:
+            await nothing()
+            await client.xack(stream, GROUP, number)
+            handled += 1
+
+
+async def runtime(url: str, stream: str, messages: int, slots: int, pipeline: bool) -> None:
+    """A worker runtime, which records an attempt and its end for each message."""
+    handled = 0
+
+    async def handle(message: Any, context: Any) -> None:
+        nonlocal handled
+        handled += 1
+        if handled == messages:
+            worker.stop()
+
+    source = RedisStreamSource(url, stream, group=GROUP, delete_acknowledged=False)
+    cache = AsyncRedisRetryContextCache(url, prefix=stream, pipeline=pipeline)
+    worker = WorkerRuntime(source, handle, name="benchmark", cache=cache, concurrency=slots)
+    await worker.run()
+
+
+async def message_rates(url: str, rounds: int, messages: int) -> dict[str, list[float]]:
+    """Messages a second of each case and number of slots, round by round."""
+    from redis.asyncio import Redis
+
+    rates: dict[str, list[float]] = {}
+    client: Any
+    async with Redis.from_url(url) as client:
+        for number in range(-1, rounds):  # the one before warms up
+            for slots in SLOTS:
+                for name in ("bare", "separate", "pipeline"):
+                    stream = await filled(client, messages)
+                    gc.collect()
+                    began = time.perf_counter()
+                    if name == "bare":
+                        await bare_loop(client, stream, messages, slots)
+                    else:
+                        await runtime(url, stream, messages, slots, name == "pipeline")
+                    if number >= 0:
+                        rate = messages / (time.perf_counter() - began)
+                        rates.setdefault(f"{name} {slots}", []).append(rate)
+                    await client.delete(stream)
+    return rates
+
+
+def message_table(rates: dict[str, list[float]]) -> list[str]:
+    """The rows of the messages, in Markdown: the ratio of the same round, and its spread."""
+    rows = [
+        "| slots, cache | bare loop, a second | runtime, a second | ratio | spread |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for slots in SLOTS:
+        bare = rates[f"bare {slots}"]
+        for name, title in (("separate", "each alone"), ("pipeline", "shared pipeline")):
+            ours = rates[f"{name} {slots}"]
+            ratios = sorted(our / base for our, base in zip(ours, bare, strict=True))
+            figures = f"{median(bare):,.0f} | {median(ours):,.0f} | {median(ratios):.2f}"
+            rows.append(f"| {slots}, {title} | {figures} | {ratios[0]:.2f} to {ratios[-1]:.2f} |")
+    return rows
+
+
 def main() -> None:
     """Run the benchmark."""
-    wanted = options(__doc__, figures="the nanoseconds").parse_args()
+    parser = options(__doc__, figures="the nanoseconds, or the messages a second")
+    parser.add_argument("--url", help="a Redis server: measure messages of a stream")
+    wanted = parser.parse_args()
+    if wanted.url:
+        sizes = (1, 20) if wanted.quick else (5, 5000)
+        rates = asyncio.run(message_rates(wanted.url, *sizes))
+        text = "\n".join([*message_table(rates), "", f"{INTERPRETER}."])
+        show(wanted, "messages", text, rates)
+        return
     best = asyncio.run(fastest(3 if wanted.quick else 400))
     show(wanted, "workers", "\n".join([*table(best), "", f"{INTERPRETER}."]), best)
 

@@ -192,3 +192,18 @@ def test_benchmark_of_shared_circuits_counts_the_round_trips(valkey_url):
     assert done.returncode == 0, done.stderr
     cells = [line.split(" | ") for line in done.stdout.splitlines()[2:-2]]
     assert [int(trips) for _, trips, *_ in cells] == [1, 1, 1, 2, 1, 0, 0, 0]
+
+
+def test_benchmark_of_messages_has_a_row_for_each_number_of_slots(valkey_url):
+    script = str(ROOT / "benchmarks" / "workers.py")
+    done = subprocess.run(
+        [sys.executable, script, "--quick", "--url", valkey_url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    commands = ["each alone", "shared pipeline"]
+    assert list(found) == [f"{slots}, {each}" for slots in (16, 64) for each in commands]
+    assert all(float(cells[2]) > 0 for cells in found.values())
