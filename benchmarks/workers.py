@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--url", help="a Redis server: measure messages of a stream")
     wanted = parser.parse_args()
     if wanted.url:
-        sizes = (1, 20) if wanted.quick else (5, 5000)
+        sizes = (1, 20) if wanted.quick else (5, 1000)
         rates = asyncio.run(message_rates(wanted.url, *sizes))
         text = "\n".join([*message_table(rates), "", f"{INTERPRETER}."])
         show(wanted, "messages", text, rates)

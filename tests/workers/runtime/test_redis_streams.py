@@ -4,8 +4,15 @@ import pytest
 
 from retrytemplate import FixedBackoff
 from retrytemplate.control import ProcessGate
-from retrytemplate.workers import MessageSettled, RedeliveryPolicy, WorkerRuntime
+from retrytemplate.workers import (
+    MessageSettled,
+    QueueReceiveFailed,
+    RedeliveryPolicy,
+    WorkerRuntime,
+)
+from tests.support import valkey
 from tests.support.fork_server import processes
+from tests.support.redis_streams import RedisStream
 from tests.support.stream_worker import (
     BEGUN,
     CRASHES_ALWAYS,
@@ -37,8 +44,11 @@ class Stopping:
         ]
 
 
-async def settle(stream, handler, number, **settings):
-    """Run until *number* messages are settled; return the settlements."""
+async def settle(stream, handler, number, *others, **settings):
+    """Run until *number* messages are settled; return the settlements.
+
+    :param others: further listeners.
+    """
     listener = Stopping(number)
     listener.runtime = WorkerRuntime(
         stream.source(dead_letters=f"{stream.name}-dead"),
@@ -48,7 +58,7 @@ async def settle(stream, handler, number, **settings):
             "gate": ProcessGate(),
             "backoff": FixedBackoff(0.01),
             "receive_wait": 0.1,
-            "listeners": [listener],
+            "listeners": [listener, *others],
         }
         | settings,
     )
@@ -115,6 +125,29 @@ async def test_damaged_entry_is_dead_lettered_without_an_attempt(stream):
     assert letter["message"]["body"] == "{b'other': b'x'}"
 
 
+@pytest.mark.stress
+async def test_runtime_continues_when_a_killed_server_is_back(valkey_binary, tmp_path):
+    with valkey.started(valkey_binary, tmp_path / "server") as server:
+        stream = RedisStream(server.url)
+        handled = []
+
+        async def handle(message, context):
+            handled.append(message.id)
+
+        class Restarting:
+            def on_event(self, event):
+                if isinstance(event, QueueReceiveFailed) and server.process is None:
+                    server.start()
+                    entries.append(stream.put("b"))
+                elif isinstance(event, MessageSettled) and len(handled) == 1:
+                    server.kill()
+
+        entries = [stream.put("a")]
+        await settle(stream, handle, 2, Restarting())
+        assert handled == entries
+        stream.close()
+
+
 # -- processes that are killed
 
 
@@ -163,6 +196,7 @@ def check_poison(stream, bystanders, concurrency, prefetch):
     assert stream.client.xlen(stream.name) == 0
 
 
+@pytest.mark.statement("S1-75")
 def test_poison_message_is_dead_lettered_and_bystanders_complete(stream):
     check_poison(stream, 6, 4, 7)
 
