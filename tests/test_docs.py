@@ -114,7 +114,7 @@ WITHOUT_A_TABLE = {
     *("SwitchStoreRecovered", "SwitchStoreLost", "UnreadableRecord"),
     "AuthenticationFailed",
     *("TaskCancelled", "TaskCleanupFailed", "TaskEvent", "TaskFailed", "TaskStarted", "TaskStuck"),
-    *("Job", "JobReplay"),
+    *("Job", "JobReplay", "LastFailure"),
     *("MessageCrashAttributed", "MessageEvent", "MessageExclusive", "MessageExclusiveTimedOut"),
     *("MessageSettled", "MessageSuspected", "QueueAckFailed", "QueueEvent", "QueuePaused"),
     *("QueueReceiveFailed", "RuntimeSnapshot", "ShutdownReport", "WorkerStopped", "WorkerStopping"),

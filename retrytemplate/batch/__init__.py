@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
             "AuditEntry DeadLetter DeadLetters Discarding LetterFilter"
         ),
         "retrytemplate.batch.errors": (
-            "CrashLoopError JobRepositoryError NotResumableError ProcessCrashedError ReadError "
+            "JobRepositoryError NotResumableError ProcessCrashedError ReadError "
             "ReaderError RunAbandonedError RunExistsError RunInProgressError RunLostError "
             "SkipLimitExceededError"
         ),
@@ -30,5 +30,6 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         "retrytemplate.batch.skip": "SkipPolicy",
         "retrytemplate.batch.step": "ChunkStep",
         "retrytemplate.batch.writers": "UpsertWriter",
+        "retrytemplate.control.crash_loop": "CrashLoopError",
     },
 )

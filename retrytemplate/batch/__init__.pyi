@@ -7,7 +7,6 @@ from retrytemplate.batch.dead_letters import DeadLetter as DeadLetter
 from retrytemplate.batch.dead_letters import DeadLetters as DeadLetters
 from retrytemplate.batch.dead_letters import Discarding as Discarding
 from retrytemplate.batch.dead_letters import LetterFilter as LetterFilter
-from retrytemplate.batch.errors import CrashLoopError as CrashLoopError
 from retrytemplate.batch.errors import JobRepositoryError as JobRepositoryError
 from retrytemplate.batch.errors import NotResumableError as NotResumableError
 from retrytemplate.batch.errors import ProcessCrashedError as ProcessCrashedError
@@ -47,3 +46,4 @@ from retrytemplate.batch.run_status import RunStatus as RunStatus
 from retrytemplate.batch.skip import SkipPolicy as SkipPolicy
 from retrytemplate.batch.step import ChunkStep as ChunkStep
 from retrytemplate.batch.writers import UpsertWriter as UpsertWriter
+from retrytemplate.control.crash_loop import CrashLoopError as CrashLoopError

@@ -5,7 +5,6 @@ from __future__ import annotations
 from retrytemplate.errors import LeaseLostError, RetryError
 
 __all__ = [
-    "CrashLoopError",
     "JobRepositoryError",
     "NotResumableError",
     "ProcessCrashedError",
@@ -93,14 +92,6 @@ class SkipLimitExceededError(RetryError):
 
     Ends a run; the failure of the item is the ``__cause__``.  Items that were skipped before are
     dead letters, and the run can be resumed when the cause is mended.
-    """
-
-
-class CrashLoopError(RetryError):
-    """The process crashed repeatedly with no item isolated.
-
-    Ends a run: the crashes cannot be attributed to an item.  The reader or the machine may cause
-    them.  Mend the cause, and resume the run.
     """
 
 

@@ -18,6 +18,7 @@ from retrytemplate._internal.suggestions import did_you_mean
 from retrytemplate.cli.commands import breaker, context, demo, dlq, outbox, queue, simulate
 from retrytemplate.cli.commands.batch import commands as batch
 from retrytemplate.cli.commands.switch import commands as switch
+from retrytemplate.cli.commands.worker import commands as worker
 from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.cli.signals import INTERRUPTED
 from retrytemplate.cli.stores import mask_passwords
@@ -82,6 +83,7 @@ VERBS: Mapping[str, Verb] = {
     "queue": queue,
     "simulate": simulate,
     "switch": switch,
+    "worker": worker,
 }
 
 

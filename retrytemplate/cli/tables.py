@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Listing", "Screen", "one_line", "print_item"]
+__all__ = ["Listing", "Screen", "on_terminal", "one_line", "print_item"]
 
 T = TypeVar("T")
 
@@ -192,6 +193,11 @@ def print_item(
     screen.say(title, style="bold")
     screen.facts(facts)
     screen.attempts(history)
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a terminal that can redraw lines."""
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def one_line(failure: RecordedFailure | None) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import traceback
-from contextlib import contextmanager, nullcontext, redirect_stdout
-from importlib.util import module_from_spec, spec_from_file_location
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,13 @@ __all__ = ["load_object", "open_step", "parse_parameters", "run_step"]
 
 # Frames that are left out of tracebacks of the user's code.
 ON_EXISTING = re.compile(r"on_existing='(\w+)'")
-OWN_FILES = (__file__, "<frozen importlib")
+OWN_FILES = (__file__, "<frozen importlib", importlib.__file__)
 
 
 def load_object(text: str, kind: type[T], example: str) -> T:
     """The object that ``FILE:NAME`` names; the file is run, like an imported module.
+
+    In place of the file, the name of a module, which is imported: ``app:runtime``.
 
     :param kind: the class of the object, or of the result of a function of that name.
     :raises UsageError: the file is missing, or has no such object.
@@ -43,7 +46,7 @@ def load_object(text: str, kind: type[T], example: str) -> T:
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name:
         raise UsageError(f"{text!r}: must be FILE:NAME, such as {example}")
-    module = _run(Path(file))
+    module = _import(file) if _is_module_name(file) else _run(Path(file))
     found = getattr(module, name, None)
     if found is None:
         others = [each for each, value in vars(module).items() if isinstance(value, kind)]
@@ -58,6 +61,24 @@ def load_object(text: str, kind: type[T], example: str) -> T:
             f"returns one, got {found!r}"
         )
     return found
+
+
+def _is_module_name(text: str) -> bool:
+    parts = text.split(".")
+    return parts[-1] != "py" and all(part.isidentifier() for part in parts)
+
+
+def _import(name: str) -> ModuleType:
+    """The module of this name; the present folder is searched, too."""
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.insert(0, str(Path.cwd()))
+    found = None
+    with _report_errors(f"the package of {name}"), suppress(ModuleNotFoundError):
+        found = find_spec(name)
+    if found is None:
+        raise UsageError(f"there is no module {name}")
+    with _report_errors(f"the module {name}"):
+        return importlib.import_module(name)
 
 
 def _run(path: Path) -> ModuleType:

@@ -5,6 +5,7 @@ from retrytemplate._internal.imports import lazy_attributes
 __getattr__, __dir__, __all__ = lazy_attributes(
     __name__,
     {
+        "retrytemplate.control.crash_loop": "CrashLoopError",
         "retrytemplate.workers.crash_attribution": "RedeliveryPolicy",
         "retrytemplate.workers.errors": (
             "JobQueueError SourceUnavailableError SupervisorStoppedError TaskInProgressError "
@@ -20,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         "retrytemplate.workers.message": "Acknowledge DeadLetter Message Reject Release Retry",
         "retrytemplate.workers.runtime.runtime": "WorkerRuntime",
         "retrytemplate.workers.runtime.shutdown": "Cleanup Shutdown ShutdownReport",
-        "retrytemplate.workers.runtime.snapshot": "RuntimeSnapshot",
+        "retrytemplate.workers.runtime.snapshot": "LastFailure RuntimeSnapshot",
         "retrytemplate.workers.sources.base": "Source",
         "retrytemplate.workers.sources.redis_streams": "RedisStreamSource",
         "retrytemplate.workers.sources.sql": "SQLSource",

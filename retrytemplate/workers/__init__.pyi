@@ -1,5 +1,6 @@
 # The types of the public names; __init__.py imports them on first use.
 
+from retrytemplate.control.crash_loop import CrashLoopError as CrashLoopError
 from retrytemplate.workers.crash_attribution import RedeliveryPolicy as RedeliveryPolicy
 from retrytemplate.workers.errors import JobQueueError as JobQueueError
 from retrytemplate.workers.errors import SourceUnavailableError as SourceUnavailableError
@@ -37,6 +38,7 @@ from retrytemplate.workers.runtime.runtime import WorkerRuntime as WorkerRuntime
 from retrytemplate.workers.runtime.shutdown import Cleanup as Cleanup
 from retrytemplate.workers.runtime.shutdown import Shutdown as Shutdown
 from retrytemplate.workers.runtime.shutdown import ShutdownReport as ShutdownReport
+from retrytemplate.workers.runtime.snapshot import LastFailure as LastFailure
 from retrytemplate.workers.runtime.snapshot import RuntimeSnapshot as RuntimeSnapshot
 from retrytemplate.workers.sources.base import Source as Source
 from retrytemplate.workers.sources.redis_streams import RedisStreamSource as RedisStreamSource

@@ -115,7 +115,7 @@ class Place:
             env=self.environment | variables,
         )
 
-    def in_a_terminal(self, *args, when=None, **variables):
+    def in_a_terminal(self, *args, when=None, limit=PATIENCE, **variables):
         """The exit code, and what a terminal is given to draw.
 
         *when*: a text, and a function that is called once it is drawn.
@@ -131,7 +131,7 @@ class Place:
         )
         os.close(theirs)
         shown = b""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + limit
         while time.monotonic() < until:
             if not select.select([ours], [], [], 1.0)[0]:
                 continue
@@ -146,7 +146,7 @@ class Place:
                 when[1]()
                 when = None
         os.close(ours)
-        return process.wait(PATIENCE), shown.decode()
+        return process.wait(limit), shown.decode()
 
     def arrived(self, name="arrived"):
         """Wait until the job has reached its gate."""

@@ -29,7 +29,6 @@ from retrytemplate.batch.engine.effects import (
 from retrytemplate.batch.engine.fault_search import FaultSearch
 from retrytemplate.batch.engine.rules import make_letter
 from retrytemplate.batch.errors import (
-    CrashLoopError,
     JobRepositoryError,
     ProcessCrashedError,
     ReaderError,
@@ -41,6 +40,7 @@ from retrytemplate.batch.journal.run import JournalUpdate
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.caches.worker_id import parse_worker_id
+from retrytemplate.control.crash_loop import CrashLoopError
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord
 

@@ -13,7 +13,7 @@ from retrytemplate.errors import Rejected
 from retrytemplate.workers.engine import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from random import Random
 
     from retrytemplate.clock import Clock
@@ -37,6 +37,7 @@ class Intake:
 
     :param free_places: returns how many messages may be received.
     :param deliver: called with each received message.
+    :ivar on_first: awaited once, before the first messages are processed.
     :param max_delayed: with this number of delayed messages it receives none until one is due.
     """
 
@@ -59,6 +60,7 @@ class Intake:
         self.pause_reason: str | None = None
         self.is_stopped = False
         self.is_failing = False
+        self.on_first: Callable[[], Awaitable[None]] | None = None
         self._source = source
         self._wait = wait
         self._max_delayed = max_delayed
@@ -103,6 +105,9 @@ class Intake:
             if self._is_over():
                 return messages
             self.ready.extend(self._deliver(message) for message in messages)
+            if messages and self.on_first is not None:
+                on_first, self.on_first = self.on_first, None
+                await on_first()
             self._dispatch()
         return ()
 

@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.failure_text import summary, type_name
+from retrytemplate.caches.record import shortened
 from retrytemplate.control.events import notify_listeners
 from retrytemplate.workers import events
 from retrytemplate.workers.engine import OUTCOMES, Action, Outcome, Rules
@@ -18,6 +19,7 @@ from retrytemplate.workers.message import DamagedMessage
 from retrytemplate.workers.runtime.attempts import Attempts, Delivery
 from retrytemplate.workers.runtime.intake import Intake
 from retrytemplate.workers.runtime.slots import Slot
+from retrytemplate.workers.runtime.snapshot import LastFailure
 from retrytemplate.workers.settlement import Settlement, undecodable_letter
 from retrytemplate.workers.settling_cache import SettlingCache
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.workers.engine import Emit, Result
     from retrytemplate.workers.message import DeadLetter, Message
+    from retrytemplate.workers.registry import Registry
 
 __all__ = ["Run"]
 
@@ -36,6 +39,7 @@ GATE_MARGIN = 5.0
 STUCK_AFTER = 1.0
 """Seconds after the cancellation of an attempt when it counts as stuck."""
 LONGEST_TICK = 5.0
+LONGEST_ERROR = 500  # characters, in a snapshot
 MAX_DELAYED = 10
 """Delayed messages for each concurrent attempt, above which the intake pauses."""
 
@@ -48,7 +52,13 @@ class Run:
     """
 
     def __init__(
-        self, runtime: Any, cache: Any, gate: Any, *, settles_in_transaction: bool = False
+        self,
+        runtime: Any,
+        cache: Any,
+        gate: Any,
+        registry: Registry | None = None,
+        *,
+        settles_in_transaction: bool = False,
     ) -> None:
         source, clock = runtime.source, runtime.clock
         self.runtime = runtime
@@ -66,7 +76,7 @@ class Run:
         self.counts: Counter[str] = Counter()
         self.slots: set[Slot] = set()
         self.suspects: dict[Any, float] = {}
-        self.last_failure: tuple[float, Any, str] | None = None
+        self.last_failure: LastFailure | None = None
         self.longest_stall = 0.0
         self.is_over = False
         self.error: BaseException | None = None
@@ -82,6 +92,8 @@ class Run:
             cache = SettlingCache(cache, source, self.settlement)
         self.attempts = self._make_attempts(cache)
         self.intake = self._make_intake()
+        self.registry = registry
+        self.intake.on_first = None if registry is None else registry.received
 
     def _make_attempts(self, cache: Any) -> Attempts:
         runtime = self.runtime
@@ -308,8 +320,10 @@ class Run:
         self.counts[result.action] += 1
         if result.action is not Action.RELEASE:
             self.suspects.pop(delivery.key, None)
-        if result.error is not None and isinstance(result.error, Exception):
-            self.last_failure = self.clock.time(), delivery.key, summary(result.error)
+        if isinstance(result.error, Exception):
+            self._note_failure(delivery, result, summary(result.error))
+        elif result.action is Action.DEAD_LETTER:
+            self._note_failure(delivery, result, result.reason)
         if runtime.listeners:
             self.emit(
                 events.MessageSettled(
@@ -322,6 +336,17 @@ class Run:
                     error_type=None if result.error is None else type_name(result.error),
                 )
             )
+
+    def _note_failure(self, delivery: Delivery, result: Result, error: str) -> None:
+        self.last_failure = LastFailure(
+            at=self.clock.time(),
+            key=str(delivery.key),
+            attempt=delivery.attempt,
+            max_attempts=self.runtime.retry.max_attempts,
+            error=shortened(error, LONGEST_ERROR),
+            action=result.action.value,
+            delay=result.delay,
+        )
 
     def _log(self, delivery: Delivery, level: int | None, result: Result) -> None:
         if level is None or not LOG.isEnabledFor(level):

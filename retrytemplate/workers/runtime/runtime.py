@@ -18,14 +18,17 @@ from retrytemplate._internal.validation import (
     check_text,
     to_seconds,
 )
+from retrytemplate.backends.durable import AwaitedCache
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.caches.base import METHODS
 from retrytemplate.clock import given_or_system
+from retrytemplate.control.crash_loop import CrashLoopError
 from retrytemplate.control.events import as_listeners, check_listeners
 from retrytemplate.control.isolation_gate.gate import PROCESS_GATE
 from retrytemplate.errors import MisuseError
 from retrytemplate.workers.crash_attribution import RedeliveryPolicy
+from retrytemplate.workers.registry import Registry
 from retrytemplate.workers.runtime.lint import lint
 from retrytemplate.workers.runtime.run import Run
 from retrytemplate.workers.runtime.shutdown import Shutdown, ShutdownReport, shut_down
@@ -138,7 +141,7 @@ class WorkerRuntime:
         self.handler = handler
         self.name = name
         self.concurrency = concurrency
-        self.prefetch = _prefetch(prefetch, concurrency)
+        self._prefetch = _prefetch(prefetch)
         self.attempt_timeout = _seconds("attempt_timeout", attempt_timeout, check_span)
         self.remember = _seconds("remember", remember, check_limit)
         self.settle_timeout = _seconds("settle_timeout", settle_timeout, check_span)
@@ -155,6 +158,11 @@ class WorkerRuntime:
         self.clock = given_or_system(clock)
         self.random = random
         self.cache = self._checked_cache(cache)
+
+    @property
+    def prefetch(self) -> int:
+        """Messages that are received and not settled, at most."""
+        return 2 * self.concurrency if self._prefetch is None else self._prefetch
 
     def _checked_cache(self, cache: Any) -> Any:
         if cache is None:
@@ -177,6 +185,8 @@ class WorkerRuntime:
         A cancellation stops the runtime without a grace period, and is raised afterwards.
 
         :raises MisuseError: if the runtime is running.
+        :raises CrashLoopError: if five processes of this name crashed before their first message
+            within ten minutes; known with a durable cache.
         """
         if self._stop is not None:
             raise MisuseError(f"the runtime {self.name!r} is running")
@@ -196,10 +206,12 @@ class WorkerRuntime:
     async def _main(self, stop: asyncio.Event, hurry: asyncio.Event) -> ShutdownReport:
         loop = asyncio.get_running_loop()
         gate = PROCESS_GATE if self.gate is None else self.gate
+        self._run = None
         await self.source.open()
         shares_database = getattr(self.source, "shares_database", None)
         is_one = shares_database is not None and await shares_database(self.cache)
-        run = self._run = Run(self, self.cache, gate, settles_in_transaction=is_one)
+        registry = await self._register()
+        run = self._run = Run(self, self.cache, gate, registry, settles_in_transaction=is_one)
         receiving = loop.create_task(run.intake.run())
         maintaining = loop.create_task(run.maintain())
         stopped = loop.create_task(stop.wait())
@@ -213,6 +225,19 @@ class WorkerRuntime:
         reason = self._reason if stop.is_set() else CancelReason.SIBLING_FAILED
         tasks = [maintaining, stopped, failed]
         return await shut_down(run, self.cache, receiving, tasks, reason, hurry)
+
+    async def _register(self) -> Registry | None:
+        """Enter the registry in the cache, if other processes can read it there."""
+        if not isinstance(self.cache, AwaitedCache):
+            return None
+        registry = Registry(self.cache, self.name, self.snapshot, self.clock)
+        try:
+            await registry.enter()
+        except CrashLoopError:
+            await self.source.close()
+            await self.cache.close()
+            raise
+        return registry
 
     def stop(self, reason: CancelReason = CancelReason.SERVER_SHUTDOWN) -> None:
         """Begin the shutdown; a second call ends its grace period.
@@ -258,20 +283,24 @@ class WorkerRuntime:
         ...     async with runtime.signals():
         ...         return await runtime.run()
         """
-        return _on_signals(self.stop)
+        return _handled_signals(self.stop)
 
 
 @asynccontextmanager
-async def _on_signals(call: Callable[[], None]) -> AsyncIterator[None]:
-    """Call a function at each SIGTERM and SIGINT, in the event loop; restore the handlers after."""
+async def _handled_signals(call: Callable[[], None]) -> AsyncIterator[None]:
+    """Call a function at each SIGTERM and SIGINT, in the event loop; restore the handlers after.
+
+    A signal that is ignored stays ignored: a shell starts background processes so.
+    """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
+    heeded = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
+    for number in heeded:
         loop.add_signal_handler(number, call)
     try:
         yield
     finally:
-        for number in SIGNALS:
+        for number in heeded:
             loop.remove_signal_handler(number)
             signal.signal(number, before[number])
 
@@ -289,10 +318,9 @@ def _check_required(source: Any, handler: Any, name: Any) -> None:
         raise TypeError(f"handler must be a function of (message, context), got {handler!r}")
 
 
-def _prefetch(prefetch: int | None, concurrency: int) -> int:
-    if prefetch is None:
-        return 2 * concurrency
-    check_at_least_one("prefetch", prefetch)
+def _prefetch(prefetch: int | None) -> int | None:
+    if prefetch is not None:
+        check_at_least_one("prefetch", prefetch)
     return prefetch
 
 

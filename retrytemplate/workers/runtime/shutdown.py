@@ -21,7 +21,7 @@ from retrytemplate.workers.engine import Action
 from retrytemplate.workers.runtime.run import report_stuck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from retrytemplate._internal.cancel_reason import CancelReason
     from retrytemplate.workers.message import Message
@@ -50,6 +50,10 @@ class Cleanup:
     timeout: float = _seconds(2.0, check_span)
 
 
+def _to_cleanups(given: Iterable[Cleanup]) -> tuple[Cleanup, ...]:
+    return tuple(given)  # a function of ours: mypy does not infer the converter tuple
+
+
 @frozen
 class Shutdown:
     """The limits of a shutdown, in seconds (or ``timedelta``), each at least 0.
@@ -72,7 +76,7 @@ class Shutdown:
     cancel: float = _seconds(3.0)
     cleanup: float = _seconds(5.0)
     orchestrator: float = _seconds(30.0, check_span)
-    cleanups: tuple[Cleanup, ...] = field(default=(), converter=tuple)
+    cleanups: tuple[Cleanup, ...] = field(default=(), converter=_to_cleanups)
 
     @property
     def total(self) -> float:
@@ -195,11 +199,17 @@ class _Steps:
             Cleanup(run.settlement.end, "acknowledgements", self.limits.cleanup or 1.0),
             *self.limits.cleanups,
             Cleanup(run.source.close, "source", self.limits.cleanup or 1.0),
+            *self._registry(),
             Cleanup(self.cache.close, "cache", self.limits.cleanup or 1.0),
         ]
         for step in steps:
             await self._clean(step, end)
         run.close_threads()
+
+    def _registry(self) -> list[Cleanup]:
+        registry = self.run.registry
+        limit = self.limits.cleanup or 1.0
+        return [] if registry is None else [Cleanup(registry.leave, "registry", limit)]
 
     async def _clean(self, step: Cleanup, end: float) -> None:
         rest = max(0.0, end - self.run.clock.monotonic())

@@ -47,6 +47,17 @@ class Slot:
         self._next: asyncio.Future[None] | None = None
         self.task = asyncio.get_running_loop().create_task(self._loop(), context=run.context.copy())
 
+    @property
+    def began(self) -> float | None:
+        """When the handler was called (monotonic); None: it does not run."""
+        delivery = self.delivery
+        return None if delivery is None else delivery.began
+
+    @property
+    def exclusive_since(self) -> float | None:
+        """When it entered the gate exclusively (monotonic); None: it is not inside."""
+        return self._entered if self._is_exclusive and self._entry is not None else None
+
     def start(self, delivery: Delivery) -> None:
         """Process a message; the slot is idle."""
         self.delivery, self._has_permit = delivery, True

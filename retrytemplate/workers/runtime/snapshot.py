@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-if TYPE_CHECKING:
-    from retrytemplate.workers.runtime.run import Run
-
-__all__ = ["RuntimeSnapshot", "RuntimeState", "snapshot_of"]
+__all__ = ["LastFailure", "RuntimeSnapshot", "RuntimeState", "snapshot_of"]
 
 RuntimeState = Literal["starting", "running", "paused", "draining", "stopped"]
+
+
+@frozen(kw_only=True)
+class LastFailure:
+    """The last attempt of a runtime that failed.
+
+    :param at: seconds since the epoch.
+    :param key: of the message, as text.
+    :param attempt: its number.
+    :param max_attempts: of the redelivery policy; None: no limit.
+    :param error: class and first line of the error.
+    :param action: how the message was settled: "requeue", "dead_letter", "release" or "none".
+    :param delay: seconds until the next attempt, after "requeue".
+    """
+
+    at: float
+    key: str
+    attempt: int
+    max_attempts: int | None
+    error: str
+    action: str
+    delay: float
 
 
 @frozen(kw_only=True)
@@ -23,12 +42,13 @@ class RuntimeSnapshot:
     :param prefetched: received messages that wait for their first attempt here.
     :param delayed: messages that wait here for their next attempt.
     :param suspects: messages with a lost attempt that are not settled.
+    :param exclusive: seconds since the exclusive attempt in flight began; None: no such attempt.
     :param oldest_attempt: seconds since the oldest attempt in flight began; None: no attempt.
     :param requeued: failed attempts that are made again.
     :param crashes: crashes that were attributed to messages.
     :param stuck: attempts that ignore their cancellation.
     :param longest_stall: longest time for which the event loop was blocked, in seconds.
-    :param last_failure: seconds since the epoch, key and text of the last failure; None: none.
+    :param last_failure: the last failed attempt; None: no attempt failed.
     """
 
     name: str
@@ -40,6 +60,7 @@ class RuntimeSnapshot:
     prefetched: int = 0
     delayed: int = 0
     suspects: int = 0
+    exclusive: float | None = None
     oldest_attempt: float | None = None
     acknowledged: int = 0
     requeued: int = 0
@@ -50,17 +71,19 @@ class RuntimeSnapshot:
     ack_failed: int = 0
     receive_failed: int = 0
     longest_stall: float = 0.0
-    last_failure: tuple[float, Any, str] | None = None
+    last_failure: LastFailure | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return asdict(self)
 
 
-def snapshot_of(run: Run) -> RuntimeSnapshot:
-    """The snapshot of a run."""
+def snapshot_of(run: Any) -> RuntimeSnapshot:
+    """The snapshot of a ``Run``."""
     intake, counts, now = run.intake, run.counts, run.clock.monotonic()
-    began = [
-        slot.delivery.began
-        for slot in run.slots
-        if slot.delivery is not None and slot.delivery.began is not None
-    ]
+    slots = list(run.slots)  # another thread may ask while the set changes
+    began = [each for each in (slot.began for slot in slots) if each is not None]
+    exclusive = [each for each in (slot.exclusive_since for slot in slots) if each is not None]
     state: RuntimeState = "running" if intake.pause_reason is None else "paused"
     if intake.is_stopped:
         state = "stopped" if run.is_over else "draining"
@@ -74,6 +97,7 @@ def snapshot_of(run: Run) -> RuntimeSnapshot:
         prefetched=len(intake.ready),
         delayed=len(intake.delayed),
         suspects=len(run.suspects),
+        exclusive=now - min(exclusive) if exclusive else None,
         oldest_attempt=now - min(began) if began else None,
         acknowledged=counts["acknowledge"],
         requeued=counts["requeue"],

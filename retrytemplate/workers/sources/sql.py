@@ -116,6 +116,11 @@ class SQLSource:
     def __repr__(self) -> str:
         return f"<SQLSource {self.queue!r}>"
 
+    def __str__(self) -> str:
+        """The database without a password, and the queue."""
+        url = self.queue.database.engine.url
+        return f"{url.set(drivername=url.get_backend_name(), query={})} {self.name}"
+
     async def open(self) -> None:
         """Create the tables if they are missing."""
         await self.queue.prepare()

@@ -91,3 +91,17 @@ def test_snapshot_shows_state_and_counts(world):
     assert early.oldest_attempt == 2.0
     assert (late.state, late.acknowledged) == ("draining", 2)
     assert runtime.snapshot().state == "stopped"
+
+
+def test_snapshot_shows_the_last_failure(world):
+    async def fail(message, context):
+        raise ConnectionError("unreachable\nat night")
+
+    world.queue.put(b"", id="m-1")
+    runtime = world.runtime(fail)
+    world.run_main(world.run_async(runtime, until=5.0))
+    failure = runtime.snapshot().last_failure
+    assert (failure.key, failure.attempt, failure.max_attempts) == ("m-1", 1, 5)
+    assert (failure.error, failure.action) == ("ConnectionError: unreachable", "requeue")
+    assert failure.delay == 10.0
+    assert runtime.snapshot().as_json()["last_failure"]["key"] == "m-1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import deque
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from retrytemplate.cli.formatting import (
     named_parameters,
 )
 from retrytemplate.cli.signals import print_stderr, stopped_by_signals
-from retrytemplate.cli.tables import Screen
+from retrytemplate.cli.tables import Screen, on_terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -163,11 +162,6 @@ def polled(
         ended.put(None)
         threads.wait()
     threads.check()
-
-
-def on_terminal() -> bool:
-    """Whether standard output is a terminal that can redraw lines."""
-    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @define
