@@ -35,6 +35,9 @@ permanently for some orders.  A line that fails is retried while other lines are
 that is not retryable, or has failed 5 times, becomes a dead letter with the history of its
 attempts.
 
+With --workers two worker processes handle 300 messages of a queue in SQLite.  3 messages crash
+their process each time; they are dead-lettered, and every other message is processed once.
+
 The first Ctrl-C stops the demo after the current chunk, the second one interrupts it, the third one
 ends the process.
 """
@@ -44,6 +47,7 @@ examples:
   retrytemplate demo                   the 3 000 orders that come with the package
   retrytemplate demo --input orders.csv --database priced.db --seed 42
   retrytemplate demo --json            the figures for a program, no progress
+  retrytemplate demo --workers         messages that crash their process, and the others
 
 The file is a CSV in UTF-8 whose first line names the columns order_id, placed_on, customer, sku,
 quantity.  Products are SKU-0001 to SKU-0400.  The same seed gives the same faults.
@@ -73,11 +77,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     add("--seed", type=int, default=SEED, help="the faults (default: %(default)s)")
     add("--json", action="store_true", help="print the figures as JSON")
+    does = "instead: 2 worker processes, 300 messages of a queue, 3 of which crash their process"
+    add("--workers", action="store_true", help=does)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo and return the exit code."""
+    if args.workers:
+        return _run_workers(args)
     screen = None if args.json else Screen()
     job = _prepare(args)
     with stopped_by_signals(job.step.stop, print_stderr if screen is None else screen.notice):
@@ -86,6 +94,22 @@ def run(args: argparse.Namespace) -> int:
         finally:
             job.service.close()
             job.close()
+
+
+def _run_workers(args: argparse.Namespace) -> int:
+    for option in ("input", "port"):
+        if getattr(args, option):
+            raise UsageError(f"--workers and --{option} are mutually exclusive")
+    import asyncio
+
+    from retrytemplate.cli.commands.worker.demo import run_workers
+    from retrytemplate.demo.workers import enqueue
+
+    if args.database is not None and args.database.exists():
+        raise UsageError(f"--database: {args.database} exists already; name a new file")
+    database = args.database or _new_file()
+    poisons = asyncio.run(enqueue(database, args.seed))
+    return run_workers(database, poisons, as_json=args.json)
 
 
 def _prepare(args: argparse.Namespace) -> Job:
