@@ -25,6 +25,7 @@ EXEMPT = {
     "batch/journal/repository.py": "a reentrant lock around the making of an engine",
     "caches/in_process.py": "the base class of the caches that are attacked",
     "control/breaker/redis/cached.py": "attacked with the shared circuit, one report at a time",
+    "cli/commands/worker/processes.py": "a program; reentrant locks around its output",
     "control/_poller.py": "a lock that is never waited for",
     "control/_waiters.py": "events of trio, set in its own thread",
     "control/switch/cache.py": "attacked with the switch; one thread at a time asks the store",

@@ -176,7 +176,7 @@ class _Lines(io.TextIOBase):
     def __init__(self, send: Callable[[Any], None]) -> None:
         self.send = send
         self._rest = ""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def writable(self) -> bool:
         return True
@@ -203,7 +203,7 @@ def serve(
     :param as_json: True: standard output is written to standard error.
     :param sends_output: True: lines of the standard streams are sent, too.
     """
-    lock = threading.Lock()
+    lock = threading.RLock()
 
     def send_one(message: Any) -> None:
         with lock:
