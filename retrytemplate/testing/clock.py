@@ -106,7 +106,10 @@ class VirtualClock:
         >>> clock.monotonic(), clock.sleeps
         (1.5, [])
         """
-        step = _length("seconds", to_seconds(seconds))
+        self._jump(_length("seconds", to_seconds(seconds)))
+
+    def _jump(self, step: float) -> None:
+        """``advance`` without checks, for a loop that moves the clock on."""
         with self._lock:
             if self._trio is None:
                 self._now += step
