@@ -188,7 +188,7 @@ def limited_frame(
     execution: ExecutionState, limit: float, outer: ExecutionFrame | None
 ) -> ExecutionFrame:
     """The frame of an attempt with a limit; calls inside inherit the remaining time."""
-    deadline = _AttemptDeadline.after(limit, clock=execution.plan.clock)
+    deadline = _AttemptDeadline._begun(limit, execution.plan.monotonic_source)
     return [
         execution.context,
         None,

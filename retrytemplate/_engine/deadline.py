@@ -99,6 +99,16 @@ class Deadline:
         deadline._start(_current_deadline())
         return deadline
 
+    @classmethod
+    def _begun(cls, seconds: float, monotonic_source: Any) -> Deadline:
+        """``after`` without checks, for the limit of an attempt: each attempt makes one."""
+        deadline = cls.__new__(cls)
+        deadline.seconds = deadline.limit = seconds
+        deadline.floor, deadline.kind = 0.0, None
+        deadline._monotonic_source = monotonic_source
+        deadline._start(_current_deadline())
+        return deadline
+
     def _unstarted_copy(self) -> Deadline:
         """A copy with the same settings that has not begun."""
         made = Deadline.__new__(Deadline)
