@@ -83,7 +83,7 @@ class _Source(MemorySource):
 
     async def acknowledge(self, messages: Sequence[Message]) -> Sequence[Message]:
         worker, seen = self.worker, self.worker.cluster.seen
-        claimed = {key for task, key in worker.claims.items() if task in worker.inside}
+        claimed = set(worker.claims.values())
         rejected = await super().acknowledge(messages)
         now = worker.clock.time()
         for message in messages:
@@ -308,9 +308,11 @@ class SimulatedCluster:
     def _check_tasks(self) -> None:
         """I9: the number of tasks of a worker does not grow with the number of messages."""
         for worker in self.workers.values():
-            if worker.runtime is not None and len(worker.tasks) > OTHER_TASKS:
-                # Two slots for each attempt, and in an outage a settlement of each slot.
-                most = 4 * worker.runtime.concurrency + OTHER_TASKS
+            if worker.runtime is None:
+                continue
+            # Two slots for each attempt, and in an outage a settlement of each slot.
+            most = 4 * worker.runtime.concurrency + OTHER_TASKS
+            if len(worker.tasks) > most:
                 alive = sum(not task.done() for task in worker.tasks)
                 if alive > most:
                     self.seen.violated("I9", f"worker {worker.number} has {alive} tasks")

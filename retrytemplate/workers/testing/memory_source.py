@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from attrs import define, evolve
+from attrs import define
 
 from retrytemplate._internal.validation import check_delay, check_span_or_none, to_seconds
 from retrytemplate.clock import given_or_system
@@ -78,7 +78,8 @@ class MemoryQueue:
         self._ready: deque[int] = deque()
         # When an entry becomes ready: an end of visibility, or of a delay.  Older marks stay.
         self._due: list[tuple[float, int, int]] = []
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._alarm: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -101,11 +102,8 @@ class MemoryQueue:
 
     def _add_ready(self, numbers: Iterable[int]) -> None:
         self._ready.extend(numbers)
-        while self._waiting and self._ready:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        if self._ready:
+            self._wake_one()
 
     def take(self, source: MemorySource, limit: int) -> list[Message]:
         """Deliver at most *limit* messages to a source."""
@@ -120,14 +118,9 @@ class MemoryQueue:
             entry.fence += 1
             entry.deliveries += 1
             self._restart(number, entry)
-            taken.append(
-                evolve(
-                    entry.message,
-                    delivery_count=entry.deliveries,
-                    redelivered=entry.deliveries > 1,
-                    receipt=(number, entry.fence),
-                )
-            )
+            taken.append(_delivered(number, entry))
+        if self._ready:
+            self._wake_one()
         return taken
 
     def _restart(self, number: int, entry: Entry) -> None:
@@ -137,6 +130,8 @@ class MemoryQueue:
     def _mark(self, number: int, entry: Entry, seconds: float) -> None:
         entry.until = self._clock.monotonic() + seconds
         heappush(self._due, (entry.until, number, entry.fence))
+        if self._waiting:
+            self._set_alarm()
 
     def _make_due_ready(self) -> None:
         now = self._clock.monotonic()
@@ -154,11 +149,6 @@ class MemoryQueue:
                 return until
             heappop(self._due)
         return None
-
-    def until_due(self) -> float | None:
-        """Seconds until a message becomes ready by itself; None: never."""
-        due = self._next_due()
-        return None if due is None else max(0.0, due - self._clock.monotonic())
 
     def owned(self, source: MemorySource, message: Message) -> Entry | None:
         """The entry of a delivery that the source still owns."""
@@ -188,14 +178,13 @@ class MemoryQueue:
         entry.owner, entry.until = None, 0.0
         if delay:
             self._mark(number, entry, delay)
-            self._wake_one()
         else:
             self._add_ready([number])
 
     def _wake_one(self) -> None:
-        """Let a waiting source compute its wait again."""
+        """Let a waiting source look for messages."""
         while self._waiting:
-            waiter = self._waiting.popleft()
+            waiter, _ = self._waiting.popitem(last=False)
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -210,12 +199,11 @@ class MemoryQueue:
 
     async def wait(self, seconds: float) -> None:
         """Wait until a message may be ready, at most *seconds*."""
-        due = self.until_due()
-        timeout = seconds if due is None else min(due, seconds)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(timeout, _wake, waiter)
-        self._waiting.append(waiter)
+        timer = loop.call_later(seconds, _wake, waiter)
+        self._waiting[waiter] = None
+        self._set_alarm()
         try:
             await waiter
         except asyncio.CancelledError:
@@ -224,6 +212,49 @@ class MemoryQueue:
             raise
         finally:
             timer.cancel()
+            self._waiting.pop(waiter, None)
+            if not self._waiting and self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+
+    def _set_alarm(self) -> None:
+        """Set the timer that wakes a waiting source when a message becomes ready by itself.
+
+        One timer of the queue: a timer of each source would wake all of them.
+        """
+        due = self._next_due()
+        if due is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(0.0, due - self._clock.monotonic())
+        if self._alarm is not None:
+            if self._alarm.when() <= at:
+                return
+            self._alarm.cancel()
+        self._alarm = loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._make_due_ready()
+        if self._ready:
+            self._wake_one()
+        if self._waiting:
+            self._set_alarm()
+
+
+def _delivered(number: int, entry: Entry) -> Message:
+    """The message of a delivery."""
+    message = entry.message
+    return Message(
+        message.id,
+        message.body,
+        message.headers,
+        message.queue,
+        entry.deliveries,
+        entry.deliveries > 1,
+        message.enqueued_at,
+        (number, entry.fence),
+    )
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -70,3 +70,49 @@ def test_waiting_source_gets_a_message_at_once(clock):
         assert clock.monotonic() == 5.0
 
     run(main(), clock=clock)
+
+
+def test_message_is_not_lost_if_the_receiver_is_cancelled_in_the_same_tick(clock):
+    queue, one, other = two(clock)
+
+    async def main():
+        cancelled = asyncio.create_task(one.receive(10, 30.0))
+        waiting = asyncio.create_task(other.receive(10, 30.0))
+        await asyncio.sleep(1.0)
+        queue.put(b"")
+        cancelled.cancel()
+        assert len(await waiting) == 1
+        assert clock.monotonic() == 1.0
+
+    run(main(), clock=clock)
+
+
+def test_redelivered_message_wakes_one_of_the_waiting_sources(clock):
+    queue, one, _ = two(clock, visibility_timeout=10.0)
+    calls = []
+    watched = [MemorySource(queue, before=calls.append) for _ in range(3)]
+    queue.put(b"")
+
+    async def main():
+        await one.receive(10, 0.0)
+        waiting = [asyncio.create_task(each.receive(10, 15.0)) for each in watched]
+        await asyncio.sleep(10.5)
+        assert [task.done() for task in waiting] == [True, False, False]
+        assert len(calls) == 4  # each once, and the one that was woken
+        await asyncio.wait(waiting)
+
+    run(main(), clock=clock)
+
+
+def test_messages_that_one_source_leaves_wake_the_next(clock):
+    queue, one, other = two(clock)
+
+    async def main():
+        waiting = [asyncio.create_task(each.receive(1, 30.0)) for each in (one, other)]
+        await asyncio.sleep(1.0)
+        queue.put(b"")
+        queue.put(b"")
+        assert [len(await each) for each in waiting] == [1, 1]
+        assert clock.monotonic() == 1.0
+
+    run(main(), clock=clock)
