@@ -175,6 +175,8 @@ class Attempts:
         finally:
             if self.settling is not None:
                 self.settling.forget_ending(execution)
+            # Both refer to this execution: without the cycles it is freed at once.
+            execution.context = execution.failure = None
 
     def _failed(self, execution: _Execution, error: BaseException) -> Attempted:
         context = execution.context

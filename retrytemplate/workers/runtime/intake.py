@@ -35,6 +35,8 @@ RETRIES = ExponentialBackoff(initial=0.1, maximum=30.0, jitter="equal")
 class Intake:
     """Receives as many messages as there are free places.
 
+    :param least: while messages wait here, fewer free places than these are not filled: a call for
+        each place would cost a round trip for each message.
     :param free_places: returns how many messages may be received.
     :param deliver: called with each received message.
     :ivar on_first: awaited once, before the first messages are processed.
@@ -46,6 +48,7 @@ class Intake:
         source: Source,
         *,
         wait: float,
+        least: int,
         max_delayed: int,
         free_places: Callable[[], int],
         deliver: Callable[[Message], Delivery],
@@ -63,6 +66,7 @@ class Intake:
         self.on_first: Callable[[], Awaitable[None]] | None = None
         self._source = source
         self._wait = wait
+        self._least = least
         self._max_delayed = max_delayed
         self._free_places = free_places
         self._deliver = deliver
@@ -81,13 +85,13 @@ class Intake:
         """Receive until ``stop``; return the messages that came too late to be processed."""
         state = RETRIES.start()
         while not self.is_stopped:
-            limit = self._free_places()
+            limit = self._wanted()
             rest = self._paused_until - self._clock.monotonic()
             if rest > 0:
                 await self._wait_for_change(rest)
                 continue
             self._end_pause()
-            if limit <= 0 or len(self.delayed) >= self._max_delayed:
+            if not limit:
                 await self._wait_for_change(None)
                 continue
             try:
@@ -110,6 +114,13 @@ class Intake:
                 await on_first()
             self._dispatch()
         return ()
+
+    def _wanted(self) -> int:
+        """How many messages to receive now."""
+        limit = self._free_places()
+        if limit <= 0 or len(self.delayed) >= self._max_delayed:
+            return 0
+        return 0 if self.ready and limit < self._least else limit
 
     def _end_pause(self) -> None:
         if self.pause_reason is not None:
@@ -137,7 +148,8 @@ class Intake:
 
     def notify(self) -> None:
         """A place may be free."""
-        self._changed.set()
+        if not self._changed.is_set() and self._wanted():
+            self._changed.set()
 
     def stop(self) -> None:
         """Receive no further messages."""

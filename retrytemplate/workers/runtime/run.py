@@ -119,6 +119,7 @@ class Run:
         return Intake(
             self.source,
             wait=runtime.receive_wait,
+            least=max(1, runtime.prefetch // 4),
             max_delayed=MAX_DELAYED * runtime.concurrency,
             free_places=self._free_places,
             deliver=self._deliver,
@@ -164,6 +165,8 @@ class Run:
     def dispatch(self) -> None:
         """Give waiting messages to slots, as far as permits and slots are free."""
         ready = self.intake.ready
+        if not ready:
+            return
         while ready and self.permits and self.intake.is_open:
             if self._idle:
                 slot = self._idle.pop()
@@ -175,11 +178,14 @@ class Run:
                 return
             self.permits -= 1
             slot.start(ready.popleft())
+        if not ready:
+            self.intake.notify()
 
     def idle(self, slot: Slot) -> None:
         """A slot has no message."""
         self._idle.append(slot)
         self.dispatch()
+        self.intake.notify()
         if not self.busy:
             self.quiet.set()
 
@@ -196,7 +202,7 @@ class Run:
         if ready and self.permits and self.intake.is_open:
             self.permits -= 1
             following = ready.popleft()
-        self.intake.notify()
+            self.intake.notify()
         return following
 
     def delay(self, delivery: Delivery, seconds: float) -> None:

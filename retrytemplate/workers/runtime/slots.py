@@ -12,6 +12,7 @@ from retrytemplate.workers.engine import (
     Emit,
     EnterGate,
     Execute,
+    LeaveGate,
     Settle,
     process,
     process_undecodable,
@@ -113,18 +114,18 @@ class Slot:
         if isinstance(effect, Execute):
             attempted = await run.attempts.execute(delivery, effect.exclusive)
             return attempted, None
-        if isinstance(effect, Settle):
+        if isinstance(effect, LeaveGate):
+            self._leave_gate(delivery)
+        elif isinstance(effect, Emit):
+            run.report(delivery, effect)
+        elif isinstance(effect, Settle):
             delivery.may_cancel = False
             self._release_permit()
             return None, await self._settle(delivery, effect)
-        if isinstance(effect, Emit):
-            run.report(delivery, effect)
         elif isinstance(effect, Delay):
             delivery.is_suspect, delivery.may_cancel = effect.is_suspect, True
             self._release_permit()
             run.delay(delivery, effect.delay)
-        else:
-            self._leave_gate(delivery)
         return None, None
 
     async def _enter(self, exclusive: bool) -> BaseException | None:

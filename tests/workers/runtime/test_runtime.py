@@ -1,7 +1,9 @@
 """A runtime from the queue to the settlement, on virtual time."""
 
 import asyncio
+import gc
 import threading
+from weakref import ref
 
 import pytest
 
@@ -269,6 +271,56 @@ def test_prefetched_messages_and_those_in_flight_are_at_most_prefetch(world):
 
     world.run(handle, concurrency=2, prefetch=5)
     assert max(most) == 5
+
+
+def test_intake_does_not_call_the_queue_for_each_message(world):
+    put(world, 400)
+    calls = []
+    world.before = calls.append
+
+    async def handle(message, context):
+        await asyncio.sleep(world.clock.monotonic() % 0.7 + 0.1)
+
+    world.run(handle, concurrency=4, prefetch=16)
+    assert world.queue.acknowledged == 400
+    assert calls.count("receive") < 400 / 4 + 10
+
+
+def test_intake_without_prefetched_messages_fills_a_free_place_at_once(world):
+    put(world, 3)
+    began = []
+
+    async def handle(message, context):
+        began.append(world.clock.monotonic())
+        await asyncio.sleep(10.0 if message.id == "m-0" else 1.0)
+
+    world.run(handle, concurrency=2, prefetch=2)
+    assert began == pytest.approx([0.0, 0.0, 1.0], abs=0.01)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_processed_message_is_freed_without_the_garbage_collector(world, fails):
+    put(world)
+    contexts = []
+
+    async def handle(message, context):
+        contexts.append(ref(context))
+        if fails and len(contexts) == 1:
+            raise ConnectionError
+
+    async def main():
+        runtime = world.runtime(handle)
+        task = asyncio.create_task(world.run_async(runtime, until=30.0))
+        await asyncio.sleep(25.0)
+        alive = [context() for context in contexts]
+        await task
+        return alive
+
+    gc.disable()
+    try:
+        assert world.run_main(main()) == [None] * (1 + fails)
+    finally:
+        gc.enable()
 
 
 def test_long_attempt_keeps_its_message_and_its_lease(world):
