@@ -73,10 +73,17 @@ def load(execution: ExecutionState) -> Steps:
         execution.start_policy_state()
 
 
-def _is_suspect(claim: Claim) -> bool:
+def _is_suspect(execution: ExecutionState, claim: Claim) -> bool:
     """Whether an attempt of the key was lost, this time or earlier."""
-    earlier = () if claim.record is None else claim.record.history
-    return claim.lost is not None or any(each.type_name == LOST for each in earlier)
+    record = claim.record
+    if claim.lost is not None or record is None:
+        return claim.lost is not None
+    if any(each.type_name == LOST for each in record.history):
+        return True
+    # The history drops records in its middle; the policy's state may know of one.
+    plan, policy = execution.plan, execution.policy
+    is_own = plan.needs_state and record.fingerprint == plan.fingerprint
+    return is_own and policy.has_lost_attempt(record.policy_state)
 
 
 def _resume(execution: ExecutionState) -> None:
@@ -84,7 +91,7 @@ def _resume(execution: ExecutionState) -> None:
     plan, context = execution.plan, execution.context
     claim: Any = context._claim
     state: Any = context._state
-    if state.exclusive is False and _is_suspect(claim):
+    if state.exclusive is False and _is_suspect(execution, claim):
         execution.disposition = NOT_STARTED
         execution.error = ExclusiveRequiredError(
             f"{claim.key!r} has a lost attempt: its next one must run with exclusive=True"

@@ -209,6 +209,13 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
         """Whether the failure is raised without recovery; called after ``decide`` was False."""
         return False
 
+    def has_lost_attempt(self, state: JSON) -> bool:
+        """Whether the state has a lost attempt, also one that the history has dropped.
+
+        With True, a stateful execution with ``exclusive=False`` is rejected.
+        """
+        return False
+
     def failures(self, state: JSON) -> int | None:
         """The number of failures that the context shows; None for its own count."""
         return None

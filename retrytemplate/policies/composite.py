@@ -144,6 +144,9 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
             part.recovery_forbidden(own) for part, own in zip(self._parts, state, strict=True)
         )
 
+    def has_lost_attempt(self, state: JSON) -> bool:
+        return any(part.has_lost_attempt(own) for part, own in zip(self._parts, state, strict=True))
+
     def attributes(self, state: JSON) -> Mapping[str, JSON]:
         shown: dict[str, JSON] = {}
         for part, own in zip(self._parts, state, strict=True):

@@ -112,6 +112,9 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     def recovery_forbidden(self, state: JSON) -> bool:
         return self._inner.recovery_forbidden(state)
 
+    def has_lost_attempt(self, state: JSON) -> bool:
+        return self._inner.has_lost_attempt(state)
+
     def failures(self, state: JSON) -> int | None:
         return self._inner.failures(state)
 

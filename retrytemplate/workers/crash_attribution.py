@@ -30,7 +30,7 @@ __all__ = ["RedeliveryPolicy", "RetryRequested", "Verdict"]
 # "listed": an exception in retry_on; "rejected": in not_on, or a Reject; else "unlisted".
 Verdict = Literal["listed", "rejected", "unlisted"]
 
-FAILURES, CRASHES, ALLOWED, INNER = range(4)
+FAILURES, CRASHES, ALLOWED, INNER, LOST = range(5)
 DEFAULTS = 5, TRANSIENT_ERRORS, (), "retry"
 
 
@@ -165,28 +165,28 @@ class RedeliveryPolicy(StatefulRetryPolicy):
         return "listed" if expected or self._is_listed(failure) else "unlisted"
 
     def start(self, now: float) -> JSON:
-        return [0, 0, True, None if self._inner is None else self._inner.start(now)]
+        return [0, 0, True, None if self._inner is None else self._inner.start(now), False]
 
     def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
-        failures, crashes, allowed, inner = state
+        failures, crashes, allowed, inner, lost = state
         if isinstance(failure, AttemptLostError):
-            return [failures, crashes + bool(failure.exclusive), allowed, inner]
+            return [failures, crashes + bool(failure.exclusive), allowed, inner, True]
         failures += 1
         if self._inner is None or isinstance(failure, Reject):
             allowed = failures < self._max_attempts and self._is_retried(failure)
         else:
             inner = self._inner.record(inner, failure, now)
-        return [failures, crashes, allowed, inner]
+        return [failures, crashes, allowed, inner, lost]
 
     def _is_retried(self, failure: BaseException) -> bool:
         verdict = self.verdict(failure)
         return verdict == "listed" or (verdict == "unlisted" and self.on_unlisted == "retry")
 
     def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
-        failures, crashes, allowed, inner = state
+        failures, crashes, allowed, inner, lost = state
         if self._inner is not None:
             decided, inner = self._inner.decide(inner, now)
-            allowed, state = allowed and decided, [failures, crashes, allowed, inner]
+            allowed, state = allowed and decided, [failures, crashes, allowed, inner, lost]
         return allowed and crashes < self.max_crashes, state
 
     def matches_library_error(self, failure: BaseException) -> bool:
@@ -211,6 +211,9 @@ class RedeliveryPolicy(StatefulRetryPolicy):
             return self._inner.stop_reason_from(state[INNER], state[FAILURES], failure, now)
         exhausted = state[ALLOWED] or state[FAILURES] >= self._max_attempts
         return "attempts_exhausted" if exhausted else "not_retryable"
+
+    def has_lost_attempt(self, state: JSON) -> bool:
+        return bool(state[LOST])
 
     def failures(self, state: JSON) -> int | None:
         """The failed attempts, without those that were lost."""

@@ -4,11 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrytemplate import AttemptLostError, SimpleRetryPolicy
-from retrytemplate.errors import AttemptTimeoutError, CircuitOpenError, ExhaustedRetryError
-from retrytemplate.testing import PolicyConformance
+from retrytemplate import (
+    AttemptLostError,
+    ResultRetryPolicy,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.errors import (
+    AttemptTimeoutError,
+    CircuitOpenError,
+    ExclusiveRequiredError,
+    ExhaustedRetryError,
+)
+from retrytemplate.testing import PolicyConformance, VirtualClock
 from retrytemplate.workers import RedeliveryPolicy, Reject
 from retrytemplate.workers.crash_attribution import RetryRequested
+from retrytemplate.workers.testing import LeasedMemoryCache
 
 SHARED = AttemptLostError("lost", worker="h:1:a-1")
 EXCLUSIVE = AttemptLostError("lost", worker="h:1:a-1!", exclusive=True)
@@ -107,6 +119,42 @@ def test_policy_decides_on_exceptions_and_not_on_lost_attempts():
 def test_wrong_setting_is_named(settings, text):
     with pytest.raises((TypeError, ValueError), match=text):
         RedeliveryPolicy(**settings)
+
+
+def test_suspect_stays_one_when_its_history_has_lost_the_attempt():
+    clock = VirtualClock()
+    cache = LeasedMemoryCache(lease=10.0, clock=clock)
+    template = RetryTemplate(
+        policy=RedeliveryPolicy(40, retry_on=OSError), name="billing", cache=cache, clock=clock
+    )
+
+    def execute(exclusive, raised):
+        with pytest.raises(raised):
+            template.execute(fail, state=RetryState("m-1", exclusive=exclusive))
+
+    def fail(context):
+        raise OSError
+
+    for _ in range(4):
+        execute(False, OSError)
+    cache.begin("billing/s:m-1", worker="h:1:a-1")  # its process crashes
+    clock.advance(10.0)
+    for _ in range(20):
+        execute(False, ExclusiveRequiredError)
+        execute(True, OSError)
+    history = cache.peek("billing/s:m-1").history
+    assert not any(each.type_name.endswith("AttemptLostError") for each in history)
+
+
+@pytest.mark.parametrize(
+    "policy", [RedeliveryPolicy(), RedeliveryPolicy() & SimpleRetryPolicy(3)], ids=["plain", "both"]
+)
+def test_state_of_the_policy_shows_a_lost_attempt(policy):
+    policy = ResultRetryPolicy(lambda result: result is None, policy=policy)
+    state = policy.record(policy.start(0.0), OSError(), 0.0)
+    assert not policy.has_lost_attempt(state)
+    state = policy.record(state, SHARED, 0.0)
+    assert policy.has_lost_attempt(policy.record(state, OSError(), 0.0))
 
 
 def test_context_shows_failures_without_lost_attempts_and_the_crashes():
