@@ -87,7 +87,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._cancelled_timers += 1
 
     def _run_once(self) -> None:
-        """One iteration: move the clock on if nothing is ready, then run what is ready."""
+        """One iteration: move the clock on if no callback is ready, then run those that are."""
         timers, ready = self._timers, self._ready
         self._drop_cancelled_timers()
         now = self.virtual_clock.monotonic()
@@ -109,6 +109,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._cancelled_timers -= 1
             else:
                 ready.append(timer)
+        self._run_ready()
+
+    def _run_ready(self) -> None:
+        ready = self._ready
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:

@@ -4,185 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextvars import Context, ContextVar
+from contextvars import Context
 from random import Random
-from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.validation import check_at_least_one, check_delay
-from retrytemplate.control.isolation_gate.gate import ProcessGate
-from retrytemplate.testing import VirtualClock, run
+from retrytemplate.testing.clock import VirtualClock
+from retrytemplate.workers.testing.faults import Faults, StallingLoop
 from retrytemplate.workers.testing.invariants import ClusterReport, Observations
 from retrytemplate.workers.testing.memory_cache import LeasedMemoryCache
-from retrytemplate.workers.testing.memory_source import MemoryQueue, MemorySource
+from retrytemplate.workers.testing.memory_source import MemoryQueue
+from retrytemplate.workers.testing.simulated_worker import CURRENT_WORKER, SimulatedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from retrytemplate.caches.base import Claim
-    from retrytemplate.workers.message import DeadLetter, Message
     from retrytemplate.workers.runtime.runtime import WorkerRuntime
 
 __all__ = ["SimulatedCluster", "SimulatedWorker"]
 
 
 OTHER_TASKS = 16
-
-_worker: ContextVar[SimulatedWorker | None] = ContextVar("simulated_worker", default=None)
-
-
-class SimulatedWorker:
-    """One process of the cluster, from its start until it crashes or stops.
-
-    ``source``, ``cache``, ``gate``, ``clock`` and ``random`` are for the runtime that the factory
-    makes; ``crash`` is for its handler.
-    """
-
-    def __init__(self, cluster: SimulatedCluster, number: int) -> None:
-        self.cluster = cluster
-        self.number = number
-        self.clock = cluster.clock
-        self.random = Random(f"{cluster.seed}/{number}/{cluster.starts}")
-        self.source = _Source(self)
-        self.cache = _Cache(self)
-        self.gate = _Gate(self)
-        self.runtime: WorkerRuntime | None = None
-        self.is_alive = True
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
-        # By task: the gate entry, and the key of the claim.
-        self.inside: dict[Any, bool] = {}
-        self.claims: dict[Any, str] = {}
-
-    async def crash(self) -> NoReturn:
-        """Crash this worker from inside a handler; the key of its attempt is the cause."""
-        self.cluster.crash(self, self.claims.get(asyncio.current_task()))
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    def check(self) -> None:
-        """Raise if the worker has crashed: nothing that it does has an effect."""
-        if not self.is_alive:
-            raise asyncio.CancelledError
-
-    def on_event(self, event: Any) -> None:
-        """Note an event: pass the worker as a listener of its runtime."""
-        if self.is_alive:
-            self.cluster.seen.event(self.clock.monotonic(), event)
-
-
-class _Source(MemorySource):
-    """The worker's connection to the queue."""
-
-    def __init__(self, worker: SimulatedWorker) -> None:
-        super().__init__(worker.cluster.queue, before=self._before_call)
-        self.worker = worker
-
-    def _before_call(self, operation: str) -> None:
-        self.worker.check()
-        self.worker.cluster.before_call("queue", operation)
-
-    async def acknowledge(self, messages: Sequence[Message]) -> Sequence[Message]:
-        worker, seen = self.worker, self.worker.cluster.seen
-        claimed = set(worker.claims.values())
-        rejected = await super().acknowledge(messages)
-        now = worker.clock.time()
-        for message in messages:
-            if message.id not in claimed:
-                seen.violated("I10", f"{message.id} was acknowledged outside of the gate")
-            if message not in rejected:
-                if not seen.successes[message.id]:
-                    seen.violated("I1", f"{message.id} was acknowledged without a success")
-                seen.latencies.append(now - (message.enqueued_at or now))
-        return rejected
-
-
-class _Cache(LeasedMemoryCache):
-    """The worker's connection to the context cache."""
-
-    def __init__(self, worker: SimulatedWorker) -> None:
-        shared = worker.cluster.cache
-        super().__init__(shared.lease, shared.ttl, clock=worker.clock)
-        self._rows, self._fence = shared._rows, shared._fence
-        self.worker = worker
-
-    def _check(self, operation: str) -> None:
-        self.worker.check()
-        self.worker.cluster.before_call("store", operation)
-
-    def begin(self, key: str, **options: Any) -> Claim:
-        worker, task = self.worker, asyncio.current_task()
-        if task not in worker.inside:
-            worker.cluster.seen.violated("I10", f"{key} was claimed outside of the gate")
-        worker.claims[task] = message_id(key)
-        self._check("begin")
-        return super().begin(key, **options)
-
-    def renew(self, claim: Claim) -> None:
-        self._check("renew")
-        super().renew(claim)
-
-    def fail(self, claim: Claim, record: Any) -> None:
-        if record.worker is None:
-            self._renewer.drop(claim)
-        self._check("fail")
-        super().fail(claim, record)
-        if record.worker is None:
-            self.worker.cluster.seen.ended(message_id(claim.key), claim.fence)
-
-    def succeed(self, claim: Claim, **options: Any) -> None:
-        self._renewer.drop(claim)
-        self._check("succeed")
-        super().succeed(claim, **options)
-        seen = self.worker.cluster.seen
-        is_success = options.get("remember") is not None
-        (seen.succeeded if is_success else seen.ended)(message_id(claim.key), claim.fence)
-
-    def release(self, claim: Claim) -> None:
-        self._renewer.drop(claim)
-        self._check("release")
-        super().release(claim)
-
-
-def message_id(key: str) -> str:
-    """The id of the message in a stored key: ``billing/s:m-1``."""
-    return key.partition("/s:")[2]
-
-
-class _Gate:
-    """A ``ProcessGate`` that checks the order of steps."""
-
-    def __init__(self, worker: SimulatedWorker) -> None:
-        self._gate = ProcessGate()
-        self._worker = worker
-
-    def shared(self, timeout: Any = None) -> _Entry:
-        return _Entry(self._worker, self._gate.shared(timeout), exclusive=False)
-
-    def exclusive(self, timeout: Any = None) -> _Entry:
-        return _Entry(self._worker, self._gate.exclusive(timeout), exclusive=True)
-
-
-class _Entry:
-    def __init__(self, worker: SimulatedWorker, entry: Any, *, exclusive: bool) -> None:
-        self._worker = worker
-        self._entry = entry
-        self._exclusive = exclusive
-        self._task: Any = None
-
-    async def __aenter__(self) -> None:
-        worker, task = self._worker, asyncio.current_task()
-        if task in worker.claims:
-            worker.cluster.seen.violated("I10", f"{worker.claims[task]} waits with a claim")
-        await self._entry.__aenter__()
-        self._task = task
-        if any(worker.inside.values()) or (self._exclusive and worker.inside):
-            worker.cluster.seen.violated("I10", "an exclusive attempt is not alone")
-        worker.inside[task] = self._exclusive
-
-    def __exit__(self, *error: object) -> None:
-        self._worker.inside.pop(self._task, None)
-        self._worker.claims.pop(self._task, None)
-        self._entry.__exit__(*error)
 
 
 class SimulatedCluster:
@@ -197,9 +39,13 @@ class SimulatedCluster:
     :param lease: seconds of the leases of the context cache, default 30.
     :param visibility_timeout: seconds, default 60.
     :param max_crashes: of the policy of the runtimes, for the check of I3.
+    :param duplicates: share of the messages that the queue delivers twice, default 0.
+    :param reordering: share of the deliveries that overtake others, default 0.
+    :param keep_events: whether the report lists the events, default True; False: a million messages
+        need 200 MB less.
 
     ``before_call`` may be replaced by a function of ("queue" or "store", operation), which raises
-    an exception during an outage.
+    an exception to fail the call.
 
     >>> def make(worker):
     ...     async def handle(message, context):
@@ -226,17 +72,26 @@ class SimulatedCluster:
         lease: float = 30.0,
         visibility_timeout: float | None = 60.0,
         max_crashes: int = 2,
+        duplicates: float = 0.0,
+        reordering: float = 0.0,
+        keep_events: bool = True,
     ) -> None:
         check_at_least_one("workers", workers)
         check_delay("restart_after", restart_after)
         check_delay("crashes_per_hour", crashes_per_hour)
         self.clock = VirtualClock()
         self.queue = MemoryQueue(
-            "simulated", visibility_timeout=visibility_timeout, clock=self.clock
+            "simulated",
+            visibility_timeout=visibility_timeout,
+            duplicates=duplicates,
+            reordering=reordering,
+            random=Random(f"{seed}/queue"),
+            clock=self.clock,
         )
         self.cache = LeasedMemoryCache(lease, clock=self.clock)
         self.seed = seed
-        self.seen = Observations(max_crashes=max_crashes)
+        self.seen = Observations(max_crashes=max_crashes, keeps_events=keep_events)
+        self.faults = Faults()
         self.before_call: Callable[[str, str], None] = _nothing
         self.starts = 0
         self.workers: dict[int, SimulatedWorker] = {}
@@ -248,10 +103,49 @@ class SimulatedCluster:
         self._script: list[tuple[float, Callable[[], None]]] = []
         self._runs: set[asyncio.Task[Any]] = set()
         self._is_over = False
+        self._stopping: set[WorkerRuntime] = set()
 
     def at(self, time: float, call: Callable[[], None]) -> None:
         """Call a function at a virtual time, in seconds from the start."""
         self._script.append((time, call))
+
+    def outage(self, part: str, begin: float, end: float) -> None:
+        """Make the "queue" or the "store" unreachable between two virtual times."""
+        self.faults.add_outage(part, begin, end)
+        self.at(end, self.seen.disturbed_now)
+
+    def crash_at_step(self, step: str, message_id: str, *, after: bool = False) -> None:
+        """Crash the first worker that reaches a step of a message, from outside.
+
+        :param step: "begin" (the claim), "succeed", "fail" or "release" (the end of the attempt),
+            "acknowledge" or "dead_letter".
+        :param after: whether the step is done before the crash; default False.
+        """
+        self.faults.add_step(step, message_id, after)
+
+    def stall(self, number: int, seconds: float) -> None:
+        """Stop a worker for a time, as SIGSTOP and SIGCONT do; its leases may end meanwhile."""
+        worker, loop = self.workers[number], self._loop
+        self.seen.interrupted(worker.claims, worker.inside)
+        loop.stop_worker(worker)
+        loop.call_later(seconds, self._continue, worker, context=Context())
+
+    def _continue(self, worker: SimulatedWorker) -> None:
+        self.seen.disturbed_now()
+        self._loop.continue_worker(worker)
+
+    def stop(self, number: int) -> None:
+        """Stop a worker in order, as SIGTERM does; it starts again ``restart_after`` later."""
+        runtime = self.workers[number].runtime
+        if runtime is not None:
+            runtime.stop()
+            self._stopping.add(runtime)
+
+    def call(self, part: str, operation: str) -> None:
+        """Called before each operation of the queue and the store."""
+        if self.faults.outages:
+            self.faults.check(part, self.clock.monotonic())
+        self.before_call(part, operation)
 
     def run(self, messages: int | Sequence[str], *, timeout: float = 3600.0) -> ClusterReport:
         """Process messages until the queue is empty, or for *timeout* virtual seconds.
@@ -263,14 +157,15 @@ class SimulatedCluster:
             self.queue.put(b"", id=each)
         is_enabled = gc.isenabled()
         gc.disable()  # the objects of a simulation live until its end
+        self._loop = StallingLoop(self.clock)
         try:
-            run(self._main(timeout), clock=self.clock)
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._main(timeout))
         finally:
             if is_enabled:
                 gc.enable()
-        letters: list[DeadLetter] = self.queue.letters
-        self.seen.finish(len(ids), self.queue.acknowledged, letters, len(self.queue))
-        seen = self.seen
+        seen, letters = self.seen, self.queue.letters
+        seen.finish(ids, letters, {each.message.id for each in self.queue._entries.values()})
         return ClusterReport(
             acknowledged=self.queue.acknowledged,
             letters=letters,
@@ -297,6 +192,7 @@ class SimulatedCluster:
         while len(self.queue) and self.clock.monotonic() < timeout:
             await asyncio.sleep(0.5)
             self._check_tasks()
+            self.seen.sample(self.clock.monotonic(), bool(self.queue._ready))
         self._is_over = True
         for worker in self.workers.values():
             if worker.runtime is not None:
@@ -322,13 +218,21 @@ class SimulatedCluster:
         worker = self.workers[number] = SimulatedWorker(self, number)
         runtime = self._factory(worker)
         worker.runtime = runtime
-        token = _worker.set(worker)
+        token = CURRENT_WORKER.set(worker)
         try:
             task = asyncio.get_running_loop().create_task(runtime.run())
         finally:
-            _worker.reset(token)
+            CURRENT_WORKER.reset(token)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
+        task.add_done_callback(lambda _: self._restart(worker), context=Context())
+
+    def _restart(self, worker: SimulatedWorker) -> None:
+        """Start a worker again that was stopped in order."""
+        if worker.runtime in self._stopping and worker.is_alive and not self._is_over:
+            self._loop.call_later(
+                self._restart_after, self._start, worker.number, context=Context()
+            )
 
     def crash(self, worker: SimulatedWorker, key: Any = None) -> None:
         """Crash a worker: nothing that it does has an effect from now on.
@@ -341,16 +245,13 @@ class SimulatedCluster:
         if not worker.is_alive:
             return
         worker.is_alive = False
-        if key is None:
-            self.seen.hit |= {
-                worker.claims[task]
-                for task, is_exclusive in worker.inside.items()
-                if is_exclusive and task in worker.claims
-            }
-        self.seen.crashed(key)
+        exclusive = worker.inside if key is None else {}
+        self.seen.interrupted(worker.claims, exclusive)
+        self.seen.crashed(key, self.queue.copied.get(key, 0))
         self.queue.disconnect(worker.source)
-        loop = asyncio.get_running_loop()
-        loop.call_soon(_cancel_all, worker, 100)
+        loop = self._loop
+        loop.continue_worker(worker)
+        loop.call_soon(_cancel_all, worker, 100, context=Context())
         if not self._is_over:
             # In a context of its own: this one is that of the attempt, with its deadline.
             loop.call_later(self._restart_after, self._start, worker.number, context=Context())
@@ -377,7 +278,9 @@ def _nothing(kind: str, operation: str) -> None:
 
 def _task_factory(loop: Any, coroutine: Any, **options: Any) -> Any:
     """Make a task, and note which worker it belongs to."""
-    worker = _worker.get()
+    worker, context = CURRENT_WORKER.get(), options.get("context")
+    if worker is not None and context is not None:
+        context.run(CURRENT_WORKER.set, worker)
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
     if worker is not None:
         worker.tasks.add(task)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
+from contextvars import Context
 from heapq import heappop, heappush
 from itertools import count
+from random import Random
 from typing import TYPE_CHECKING
 
 from attrs import define
 
-from retrytemplate._internal.validation import check_delay, check_span_or_none, to_seconds
+from retrytemplate._internal.validation import (
+    check_at_least,
+    check_delay,
+    check_span_or_none,
+    to_seconds,
+)
 from retrytemplate.clock import given_or_system
-from retrytemplate.workers.message import Message
+from retrytemplate.workers.message import NO_HEADERS, Message
 from retrytemplate.workers.testing.memory_cache import LeasedMemoryCache
 
 if TYPE_CHECKING:
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
     from retrytemplate.workers.message import DeadLetter
 
 __all__ = ["MemoryQueue", "MemorySource"]
+
+LONGEST_OVERTAKING = 100
+"""Messages that one delivery overtakes, at most."""
 
 
 @define(eq=False)
@@ -46,10 +56,13 @@ class MemoryQueue:
     :param visibility_timeout: seconds, or a ``timedelta``; default 60; None: a message is owned
         until its source is closed.
     :param supports_delay: whether the queue can delay a message; default False.
+    :param duplicates: share of the messages that are delivered twice, 0 to 1, default 0.
+    :param reordering: share of the deliveries that overtake up to 100 others, 0 to 1, default 0.
+    :param random: for these two; None: a generator of its own.
     :param clock: measures visibility and delays; None: the system's clock.
 
-    ``letters`` lists the dead letters, ``acknowledged`` counts the messages that were processed.
-    ``len`` is the number of messages that are neither.
+    ``letters`` lists the dead letters, ``acknowledged`` counts the messages that were processed,
+    ``copied`` the duplicates by id.  ``len`` is the number of messages that are neither.
 
     >>> queue = MemoryQueue("orders")
     >>> queue.put(b"17", id="order-17")
@@ -64,8 +77,13 @@ class MemoryQueue:
         *,
         visibility_timeout: Seconds | None = 60.0,
         supports_delay: bool = False,
+        duplicates: float = 0.0,
+        reordering: float = 0.0,
+        random: Random | None = None,
         clock: Clock | None = None,
     ) -> None:
+        for share, value in (("duplicates", duplicates), ("reordering", reordering)):
+            check_at_least(share, value, 0, finite=True)
         self.name = name
         self.visibility_timeout: float | None = to_seconds(visibility_timeout)
         check_span_or_none("visibility_timeout", self.visibility_timeout)
@@ -80,6 +98,10 @@ class MemoryQueue:
         self._due: list[tuple[float, int, int]] = []
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._alarm: asyncio.TimerHandle | None = None
+        self.copied: Counter[str] = Counter()
+        self._duplicates = duplicates
+        self._reordering = reordering
+        self._random = Random() if random is None else random
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -92,7 +114,7 @@ class MemoryQueue:
         message = Message(
             f"{self.name}-{number}" if id is None else id,
             body,
-            headers or {},
+            headers or NO_HEADERS,
             self.name,
             enqueued_at=self._clock.time(),
         )
@@ -110,10 +132,12 @@ class MemoryQueue:
         self._make_due_ready()
         taken: list[Message] = []
         while self._ready and len(taken) < limit:
-            number = self._ready.popleft()
+            number = self._next_ready()
             entry = self._entries.get(number)
             if entry is None or entry.owner is not None:
                 continue
+            if self._duplicates and not entry.deliveries:
+                self._duplicate(entry)
             entry.owner = source
             entry.fence += 1
             entry.deliveries += 1
@@ -122,6 +146,25 @@ class MemoryQueue:
         if self._ready:
             self._wake_one()
         return taken
+
+    def _next_ready(self) -> int:
+        ready = self._ready
+        if not self._reordering or self._random.random() >= self._reordering:
+            return ready.popleft()
+        place = self._random.randrange(min(len(ready), LONGEST_OVERTAKING))
+        ready.rotate(-place)
+        number = ready.popleft()
+        ready.rotate(place)
+        return number
+
+    def _duplicate(self, entry: Entry) -> None:
+        """Add a copy of a message, as a broker does that lost an acknowledgement."""
+        message = entry.message
+        if not self.copied[message.id] and self._random.random() < self._duplicates:
+            number = next(self._numbers)
+            self.copied[message.id] += 1
+            self._entries[number] = Entry(message)
+            self._ready.append(number)
 
     def _restart(self, number: int, entry: Entry) -> None:
         if self.visibility_timeout is not None:
@@ -231,7 +274,8 @@ class MemoryQueue:
             if self._alarm.when() <= at:
                 return
             self._alarm.cancel()
-        self._alarm = loop.call_at(at, self._ring)
+        # In a context of its own: that of the caller belongs to one of the sources.
+        self._alarm = loop.call_at(at, self._ring, context=Context())
 
     def _ring(self) -> None:
         self._alarm = None
