@@ -102,6 +102,7 @@ def test_unknown_library_raises_error_that_names_the_known_ones():
             ],
         ),
         ("switch", ["SQLite"]),
+        ("simulation", ["2,000"]),
         (
             "workers",
             [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -68,6 +69,8 @@ class LeasedMemoryCache:
         check_limit_or_none("ttl", self.ttl)
         self._clock = given_or_system(clock)
         self._rows: dict[str, Row] = {}
+        # The keys of successes with the time until which they are remembered, the oldest first.
+        self._remembered: deque[tuple[float, str]] = deque()
         self._fence = [0]
         self._renewer = self._renewing()
         load()
@@ -79,6 +82,7 @@ class LeasedMemoryCache:
         """The cache of another worker, with the same rows."""
         other = LeasedMemoryCache(self.lease, self.ttl, clock=self._clock)
         other._rows, other._fence = self._rows, self._fence
+        other._remembered = self._remembered
         return other
 
     def __len__(self) -> int:
@@ -163,6 +167,14 @@ class LeasedMemoryCache:
             return
         row.record, row.phase, row.worker, row.lost = record, "done", None, None
         row.expires = self._clock.time() + remember
+        self._remembered.append((row.expires, claim.key))
+        self._drop_expired()
+
+    def _drop_expired(self) -> None:
+        """Delete successes that are no longer remembered."""
+        now, remembered = self._clock.time(), self._remembered
+        while remembered and remembered[0][0] <= now:
+            self._found(remembered.popleft()[1])
 
     def release(self, claim: Claim) -> None:
         """End the claim and do not count the attempt: the key is as it was before."""

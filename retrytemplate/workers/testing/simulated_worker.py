@@ -118,6 +118,7 @@ class _Cache(LeasedMemoryCache):
         shared = worker.cluster.cache
         super().__init__(shared.lease, shared.ttl, clock=worker.clock)
         self._rows, self._fence = shared._rows, shared._fence
+        self._remembered = shared._remembered
         self.worker = worker
 
     def _check(self, operation: str, key: str) -> None:

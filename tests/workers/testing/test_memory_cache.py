@@ -58,3 +58,13 @@ async def test_write_of_a_claim_that_was_taken_over_is_rejected(cache, clock):
     with pytest.raises(LeaseLostError):
         cache.succeed(first)
     await cache.close()
+
+
+async def test_success_is_deleted_when_it_is_no_longer_remembered(cache, clock):
+    cache.succeed(cache.begin("old", worker="one"), remember=5.0)
+    clock.advance(5.0)
+    other = cache.connect()
+    other.succeed(other.begin("new", worker="two"), remember=5.0)
+    assert len(cache) == 1
+    await cache.close()
+    await other.close()
