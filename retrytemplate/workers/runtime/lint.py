@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.awaitables import is_async
+from retrytemplate.control.isolation_gate.gate import HostGate
 from retrytemplate.control.pipeline.lint import LintWarning
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ def lint(runtime: Any, longest_stall: float) -> tuple[LintWarning, ...]:
 
     :param longest_stall: seconds for which its event loop was blocked, at most.
     """
-    checks = (_visibility, _shutdown, _lease, _delivery_limit, _dead_letters, _handler)
+    checks = (_visibility, _shutdown, _lease, _delivery_limit, _dead_letters, _gate, _handler)
     return tuple(
         LintWarning(rule=rule, reason=reason, remedy=remedy)
         for check in checks
@@ -103,6 +105,19 @@ def _dead_letters(runtime: Any, stall: float) -> Iterator[tuple[str, str, str]]:
             "no-dead-letter-target",
             "dead letters are written nowhere: the message is lost when its attempts are exhausted",
             "name a target in dead_letters",
+        )
+
+
+def _gate(runtime: Any, stall: float) -> Iterator[tuple[str, str, str]]:
+    # A child of multiprocessing has siblings, which may crash with it.
+    process = sys.modules.get("multiprocessing.process")
+    is_child = process is not None and process.parent_process() is not None
+    if is_child and not isinstance(runtime.gate, HostGate):
+        yield (
+            "gate-too-small",
+            "the runtime is in a child process, and its gate spans this process only: a crash that "
+            "ends several processes is attributed to messages that did not cause it",
+            "pass gate=HostGate(), unless each process has a container of its own",
         )
 
 

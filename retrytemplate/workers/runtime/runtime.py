@@ -67,7 +67,7 @@ class WorkerRuntime:
     :param cache: an asynchronous context cache; None: that of the source.
     :param concurrency: concurrent attempts, default 10, at least 1.
     :param prefetch: messages that are received and not settled, those in flight included; None:
-        twice the concurrency.
+        twice the concurrency, or the concurrency if the source has a ``delivery_limit``.
     :param attempt_timeout: seconds for the handler, default 30.  A plain function is not
         interrupted.
     :param retry: default ``RedeliveryPolicy()``.
@@ -162,7 +162,11 @@ class WorkerRuntime:
     @property
     def prefetch(self) -> int:
         """Messages that are received and not settled, at most."""
-        return 2 * self.concurrency if self._prefetch is None else self._prefetch
+        if self._prefetch is not None:
+            return self._prefetch
+        # A broker with a delivery limit also counts the messages that a crash finds prefetched.
+        is_limited = getattr(self.source, "delivery_limit", None) is not None
+        return self.concurrency if is_limited else 2 * self.concurrency
 
     def _checked_cache(self, cache: Any) -> Any:
         if cache is None:

@@ -34,6 +34,11 @@ class Source(Protocol):
         counted from ``receive`` or the last ``extend``; None: owned while the connection lives.
     :ivar supports_delay: whether ``requeue`` may be called.
     :ivar transactional: whether messages have ``acknowledge_in``.
+
+    Three attributes are optional, for ``WorkerRuntime.lint`` and the default of ``prefetch``:
+    ``can_extend`` (False: ``extend`` has no effect), ``delivery_limit`` (deliveries after which the
+    broker removes a message; None: no limit) and ``dead_letters`` (the target of dead letters;
+    None: they are deleted).
     """
 
     name: str

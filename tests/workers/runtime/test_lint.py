@@ -1,10 +1,33 @@
 """Warnings about the settings of a runtime, and its snapshot."""
 
 import asyncio
+import sys
 
 import pytest
 
-from retrytemplate.workers import RedeliveryPolicy, Shutdown
+from retrytemplate.workers import RedeliveryPolicy, Shutdown, WorkerRuntime
+from retrytemplate.workers.testing import MemorySource
+from tests.support import forked_python
+
+CHILD = """
+import multiprocessing
+from tempfile import TemporaryDirectory
+from retrytemplate.control import HostGate
+from retrytemplate.workers import WorkerRuntime
+from retrytemplate.workers.testing import MemorySource
+
+async def handle(message, context): ...
+
+def check():
+    with TemporaryDirectory() as folder:
+        for gate in (None, HostGate(directory=folder)):
+            runtime = WorkerRuntime(MemorySource(), handle, name="billing", gate=gate)
+            print(*([each.rule for each in runtime.lint()] or ["none"]), flush=True)
+
+child = multiprocessing.get_context("fork").Process(target=check)
+child.start()
+child.join()
+"""
 
 
 async def handle(message, context):
@@ -54,6 +77,18 @@ def test_low_delivery_limit_of_the_broker_is_warned_about(world, limit, warned):
     runtime = world.runtime(handle, retry=RedeliveryPolicy(5, max_crashes=2))
     runtime.source.delivery_limit = limit
     assert rules(runtime) == ({"broker-delivery-limit-low"} if warned else set())
+
+
+@pytest.mark.parametrize(("limit", "prefetch"), [(None, 20), (50, 10)])
+def test_default_prefetch_is_the_concurrency_with_a_delivery_limit(limit, prefetch):
+    source = MemorySource()
+    source.delivery_limit = limit
+    assert WorkerRuntime(source, handle, name="billing").prefetch == prefetch
+
+
+def test_gate_of_a_process_is_warned_about_in_a_child_process():
+    done = forked_python.run([sys.executable, "-c", CHILD], timeout=60)
+    assert done.stdout.split() == ["gate-too-small", "none"], done.stderr
 
 
 def test_plain_function_is_warned_about(world):
