@@ -25,16 +25,16 @@ from retrytemplate.workers.testing import SimulatedCluster
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.workers.testing import ClusterReport, SimulatedWorker
+    from retrytemplate.workers.testing import ClusterReport
 
 POISONS = 10_000  # messages for each poison
 MESSAGES, WORKERS = 1_000_000, 100
 
 
-def runtime_factory(poisons: set[str]) -> Callable[[SimulatedWorker], WorkerRuntime]:
+def runtime_factory(poisons: set[str]) -> Callable[[Any], WorkerRuntime]:
     """Make runtimes whose handler crashes its worker at a poison message."""
 
-    def make(worker: SimulatedWorker) -> WorkerRuntime:
+    def make(worker: Any) -> WorkerRuntime:
         async def handle(message: Any, context: Any) -> None:
             await asyncio.sleep(worker.random.uniform(0.5, 1.5))
             if message.id in poisons:

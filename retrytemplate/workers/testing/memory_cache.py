@@ -171,7 +171,7 @@ class LeasedMemoryCache:
         self._drop_expired()
 
     def _drop_expired(self) -> None:
-        """Delete successes that are no longer remembered."""
+        """Delete the successes whose time is over."""
         now, remembered = self._clock.time(), self._remembered
         while remembered and remembered[0][0] <= now:
             self._found(remembered.popleft()[1])
