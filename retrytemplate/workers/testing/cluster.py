@@ -247,7 +247,7 @@ class SimulatedCluster:
         worker.is_alive = False
         exclusive = worker.inside if key is None else {}
         self.seen.interrupted(worker.claims, exclusive)
-        self.seen.crashed(key, self.queue.copied.get(key, 0))
+        self.seen.crashed(key, self.queue.copied.get(str(key), 0))
         self.queue.disconnect(worker.source)
         loop = self._loop
         loop.continue_worker(worker)
