@@ -11,7 +11,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.failure_text import summary, type_name
-from retrytemplate.caches.record import shortened
 from retrytemplate.control.events import notify_listeners
 from retrytemplate.workers import events
 from retrytemplate.workers.engine import OUTCOMES, Action, Outcome, Rules
@@ -36,12 +35,9 @@ LOG = logging.getLogger("retrytemplate.workers")
 
 GATE_MARGIN = 5.0
 """Seconds beyond the attempt timeout that a suspect waits for the attempts beside it."""
-STUCK_AFTER = 1.0
-"""Seconds after the cancellation of an attempt when it counts as stuck."""
+STUCK_AFTER = 1.0  # seconds after the cancellation of an attempt
 LONGEST_TICK = 5.0
-LONGEST_ERROR = 500  # characters, in a snapshot
-MAX_DELAYED = 10
-"""Delayed messages for each concurrent attempt, above which the intake pauses."""
+MAX_DELAYED = 10  # delayed messages for each concurrent attempt, above which the intake pauses
 
 
 class Run:
@@ -66,12 +62,8 @@ class Run:
         self.clock = clock
         self.gate = gate
         self.gate_timeout = runtime.attempt_timeout + GATE_MARGIN
-        self.rules = Rules(
-            runtime.retry,
-            source.supports_delay,
-            source.visibility_timeout is None,
-            runtime.max_local_delay,
-        )
+        by_connection, longest = source.visibility_timeout is None, runtime.max_local_delay
+        self.rules = Rules(runtime.retry, source.supports_delay, by_connection, longest)
         self.permits = runtime.concurrency
         self.counts: Counter[str] = Counter()
         self.slots: set[Slot] = set()
@@ -294,7 +286,7 @@ class Run:
                 continue
             if delivery.began is not None and now - delivery.began > limit:
                 slot.is_stuck = True
-                report_stuck(self.runtime.name, slot)
+                slot.report_stuck()
         if self.stuck >= self.runtime.concurrency:
             self.fail(RuntimeError(f"all {self.stuck} attempts ignore their cancellation"))
 
@@ -349,7 +341,7 @@ class Run:
             key=str(delivery.key),
             attempt=delivery.attempt,
             max_attempts=self.runtime.retry.max_attempts,
-            error=shortened(error, LONGEST_ERROR),
+            error=error,
             action=result.action.value,
             delay=result.delay,
         )
@@ -388,8 +380,7 @@ class Run:
         self.emit(events.MessageCrashAttributed(**self._of(delivery), crashes=crashes))
 
     def _paused(self, reason: str, seconds: float) -> None:
-        queue = self._queue()
-        self.emit(events.QueuePaused(**queue, reason=reason, seconds=seconds))
+        self.emit(events.QueuePaused(**self._queue(), reason=reason, seconds=seconds))
 
     def _ack_failed(self, reason: str, count: int) -> None:
         self.counts["ack_failed"] += count
@@ -407,13 +398,3 @@ class Run:
 
     def _of(self, delivery: Delivery) -> dict[str, Any]:
         return {**self._queue(), "key": delivery.key}
-
-
-def report_stuck(name: str, slot: Slot) -> None:
-    """Log an attempt that ignores its cancellation, with its stack."""
-    import io
-
-    text = io.StringIO()
-    slot.task.print_stack(file=text)
-    key = None if slot.delivery is None else slot.delivery.key
-    LOG.error("%s key=%s: the attempt ignores its cancellation\n%s", name, key, text.getvalue())

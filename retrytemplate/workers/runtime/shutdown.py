@@ -18,7 +18,6 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate.workers import events
 from retrytemplate.workers.engine import Action
-from retrytemplate.workers.runtime.run import report_stuck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -185,7 +184,7 @@ class _Steps:
         for slot in self.run.slots:
             if slot.delivery is not None:
                 self.stuck += 1
-                report_stuck(self.run.runtime.name, slot)
+                slot.report_stuck()
         await self._release(self.run.intake.clear())
 
     async def clean_up(self, tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import GateTimeoutError
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from retrytemplate.workers.settlement import Settlement
 
 __all__ = ["Slot"]
+
+LOG = logging.getLogger("retrytemplate.workers")
 
 
 class Slot:
@@ -69,6 +73,18 @@ class Slot:
         """Cancel what may be cancelled: the wait for the gate, or the handler."""
         if self.delivery is None or self.delivery.may_cancel:
             self.task.cancel(reason)
+
+    def report_stuck(self) -> None:
+        """Log the attempt, which ignores its cancellation, with its stack."""
+        text = StringIO()
+        self.task.print_stack(file=text)
+        key = None if self.delivery is None else self.delivery.key
+        LOG.error(
+            "%s key=%s: the attempt ignores its cancellation\n%s",
+            self._run.runtime.name,
+            key,
+            text.getvalue(),
+        )
 
     async def _loop(self) -> None:
         run, loop = self._run, asyncio.get_running_loop()

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
+
+from retrytemplate.caches.record import shortened
 
 __all__ = ["LastFailure", "RuntimeSnapshot", "RuntimeState", "snapshot_of"]
 
+LONGEST_ERROR = 500  # characters
+
 RuntimeState = Literal["starting", "running", "paused", "draining", "stopped"]
+
+
+def _short(text: str) -> str:
+    return shortened(text, LONGEST_ERROR)
 
 
 @frozen(kw_only=True)
@@ -28,7 +36,7 @@ class LastFailure:
     key: str
     attempt: int
     max_attempts: int | None
-    error: str
+    error: str = field(converter=_short)
     action: str
     delay: float
 

@@ -288,17 +288,9 @@ class MemoryQueue:
 
 def _delivered(number: int, entry: Entry) -> Message:
     """The message of a delivery."""
-    message = entry.message
-    return Message(
-        message.id,
-        message.body,
-        message.headers,
-        message.queue,
-        entry.deliveries,
-        entry.deliveries > 1,
-        message.enqueued_at,
-        (number, entry.fence),
-    )
+    sent, count, receipt = entry.message, entry.deliveries, (number, entry.fence)
+    known = sent.id, sent.body, sent.headers, sent.queue, count, count > 1, sent.enqueued_at
+    return Message(*known, receipt)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
