@@ -294,11 +294,13 @@ class WorkerRuntime:
 async def _handled_signals(call: Callable[[], None]) -> AsyncIterator[None]:
     """Call a function at each SIGTERM and SIGINT, in the event loop; restore the handlers after.
 
-    A signal that is ignored stays ignored: a shell starts background processes so.
+    An ignored SIGINT stays ignored: a shell starts background processes so.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    heeded = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
+    heeded = [signal.SIGTERM]
+    if before[signal.SIGINT] is not signal.SIG_IGN:
+        heeded.append(signal.SIGINT)
     for number in heeded:
         loop.add_signal_handler(number, call)
     try:
