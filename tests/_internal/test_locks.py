@@ -32,11 +32,12 @@ EXEMPT = {
     "demo/job.py": "a program, which has no finalizers",
     "demo/flaky_service.py": "a program, which has no finalizers",
     "_storage/redis_connection.py": "a semaphore of asyncio tasks",
+    "_storage/sql_connection.py": "a lock of asyncio tasks",
     "testing/scripted_random.py": "a reentrant lock of a test helper",
     "workers/runtime/intake.py": "an event of one event loop",
     "workers/runtime/run.py": "an event of one event loop",
     "workers/runtime/runtime.py": "an event of one event loop",
-    "workers/testing/cluster.py": "events of one event loop",
+    "workers/testing/simulated_worker.py": "events of one event loop",
     "testing/conformance/base.py": "a barrier of the kit's own threads",
     "testing/clock.py": "a reentrant lock of a test helper",
 }

@@ -35,18 +35,18 @@ class _LookingSteps(Steps):
     """Operations on existing tables."""
 
     def listing(self, prefix: str, after: str, limit: int) -> Operation[list[Entry]]:
-        yield from self._prepare()
+        yield from self.prepare()
         first = to_column_key(prefix)
         bounds = {"after": to_column_key(after), "first": first, "last": first + BEHIND_ALL}
         rows = yield self._order(PAGE, **bounds, limit=limit, ttl=self.ttl)
         return [_entry(*row) for row in rows]
 
     def search(self, key: str) -> Operation[Entry | None]:
-        yield from self._prepare()
+        yield from self.prepare()
         rows = yield self._order(ONE, key=to_column_key(key), ttl=self.ttl)
         return _entry(*rows[0]) if rows else None
 
-    def _prepare(self) -> Operation[None]:
+    def prepare(self) -> Operation[None]:
         if not (yield from self._tables.found()):
             raise CacheUnavailableError(f"the database has no tables {self.prefix}_*")
 
