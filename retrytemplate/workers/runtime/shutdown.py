@@ -197,8 +197,8 @@ class _Steps:
         steps = [
             Cleanup(run.settlement.end, "acknowledgements", self.limits.cleanup or 1.0),
             *self.limits.cleanups,
+            *self._registry(),  # before the source: the cache may use its connections
             Cleanup(run.source.close, "source", self.limits.cleanup or 1.0),
-            *self._registry(),
             Cleanup(self.cache.close, "cache", self.limits.cleanup or 1.0),
         ]
         for step in steps:

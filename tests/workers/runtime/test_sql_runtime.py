@@ -6,7 +6,15 @@ import pytest
 from sqlalchemy import make_url
 
 from retrytemplate.backends import AsyncSQLRetryContextCache
-from retrytemplate.workers import JobQueueError, MessageSettled, QueueAckFailed, Reject, SQLSource
+from retrytemplate.workers import (
+    JobQueue,
+    JobQueueError,
+    MessageSettled,
+    QueueAckFailed,
+    Reject,
+    SQLSource,
+    WorkerRuntime,
+)
 from retrytemplate.workers.testing import LeasedMemoryCache
 from tests.support.fork_server import processes
 from tests.support.queue_worker import (
@@ -220,3 +228,15 @@ async def test_unreachable_cache_is_in_no_common_database(shared_sqlite):
         url = "sqlite:////nowhere/retry.db"
         async with AsyncSQLRetryContextCache(url) as cache:
             assert not await SQLSource(jobs).shares_database(cache)
+
+
+async def test_run_leaves_no_connection_of_its_queue_open(tmp_path):
+    jobs = JobQueue(f"sqlite:///{tmp_path}/jobs.db")
+    await jobs.enqueue("a", "a")
+
+    async def handle(message, context):
+        runtime.stop()
+
+    runtime = WorkerRuntime(SQLSource(jobs), handle, name="billing")
+    await runtime.run()
+    assert jobs.database.engine.pool.checkedin() == 0
