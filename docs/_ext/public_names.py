@@ -81,6 +81,10 @@ INHERITING = (
 )
 
 
+# Described under another module, too, which is in the index.
+NOT_INDEXED = ("retrytemplate.workers.CrashLoopError",)
+
+
 def check_headings(public: Collection[str]) -> None:
     """Raise for a public name without a heading, and for a name that is not public."""
     listed = Counter(name for names in HEADINGS.values() for name in names)
@@ -104,6 +108,8 @@ def describe(module: str, name: str, value: Any) -> list[str]:
         kind = "autofunction"
     else:
         kind = "autodata"
+    if f"{module}.{name}" in NOT_INDEXED:
+        options += ["   :no-index:"]
     return [f".. {kind}:: {module}.{name}", *options, ""]
 
 
