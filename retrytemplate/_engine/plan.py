@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Hooks = tuple[Callable[..., Any], ...]
 
     class Settings(Protocol):
-        """The settings of a plan: those of a template."""
+        """The attributes of a template that a plan reads."""
 
         @property
         def policy(self) -> RetryPolicy: ...

@@ -152,7 +152,7 @@ def restore(context: RetryContext, record: Record) -> None:
 
 
 def refresh(context: RetryContext, record: Record) -> None:
-    """Take over counts, verdict and states from a record."""
+    """Update a context from a stored record: failures, decision of the policy, states."""
     context.retry_count = record.failures
     context.gave_up = context.gave_up or record.gave_up
     context.no_recovery = record.no_recovery

@@ -1,9 +1,10 @@
-"""The policy of redelivered messages: attempts that failed, and crashes that are attributed.
+"""Decide whether a redelivered message is retried, by its failures and the crashes it caused.
 
 A process that crashes takes every message in flight with it, and only one of them caused the crash.
 A lost attempt counts if it ran alone (``AttemptLostError.exclusive``); another one only makes the
 message a suspect, whose next attempts run alone.  So a message is dead-lettered after at most
-1 + ``max_crashes`` crashes, and a message that was beside it never is.
+1 + ``max_crashes`` crashes.  A message beside it is not, unless other causes crash its process
+during its exclusive attempts.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _redis(exc: BaseException) -> bool | None:
 
 
 def _postgresql(exc: BaseException) -> bool | None:
-    """False if the server rejected the connection; else the code decides."""
+    """False (not retryable) if the server rejected the connection; None: its SQLSTATE decides."""
     texts = (words for each in iter_causes(exc) for words in connect_error_texts(each))
     return False if any(map(CONNECTION_REJECTED.search, texts)) else None
 

@@ -346,6 +346,6 @@ def operation_of_coroutine(coroutine: Any) -> str:
 
 
 def close_work(work: Any) -> None:
-    """Close a coroutine for which no task is started: it would warn that it was never awaited."""
+    """Close a coroutine that is not started, so that Python does not warn about it."""
     if isinstance(work, Coroutine):
         work.close()

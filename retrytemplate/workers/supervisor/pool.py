@@ -84,7 +84,7 @@ async def outcome_of(work: Work, *args: Any) -> Any:
 def log_failures(name: str, failures: Mapping[int, Exception], total: int) -> None:
     """Log how many failures were collected, and the first one."""
     for position, error in failures.items():
-        text = "%s: %d of %d failed; number %d: %s"
+        text = "%s: %d of %d items failed; the first one at index %d: %s"
         LOG.warning(text, name, len(failures), total, position, summary(error))
         break
 

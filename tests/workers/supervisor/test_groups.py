@@ -251,7 +251,7 @@ def test_collected_failure_leaves_the_siblings_running(loop, caplog):
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "gather_all: 1 of 2 failed; number 0: ConnectionError: reset",
+        "gather_all: 1 of 2 items failed; the first one at index 0: ConnectionError: reset",
     )
 
 
@@ -575,7 +575,9 @@ def test_failures_of_many_items_are_collected_by_position(loop, caplog):
         3: "bad 6",
     }
     (record,) = caplog.records
-    assert record.getMessage().endswith("2 of 4 failed; number 1: ValueError: bad 3")
+    assert record.getMessage().endswith(
+        "2 of 4 items failed; the first one at index 1: ValueError: bad 3"
+    )
 
 
 @loops
