@@ -68,11 +68,26 @@ class CutsIn:
 
     def __enter__(self):
         self.before = sys.gettrace()
+        start_opcode_events()
         sys.settrace(self)
 
     def __exit__(self, *_):
         sys.settrace(self.before)
         self.last.clear()
+
+
+@cache
+def start_opcode_events():
+    """Python 3.12 sends no opcode events in the first call that asks for them."""
+
+    def trace(frame, event, argument):
+        frame.f_trace_opcodes = True
+        return trace
+
+    sys.settrace(trace)
+    for _ in range(2):
+        names(start_opcode_events.__wrapped__.__code__)
+    sys.settrace(None)
 
 
 class InterruptsOnly:
