@@ -298,15 +298,12 @@ def test_intake_without_prefetched_messages_fills_a_free_place_at_once(world):
     assert began == pytest.approx([0.0, 0.0, 1.0], abs=0.01)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_processed_message_is_freed_without_the_garbage_collector(world, fails):
+def test_processed_message_is_freed_without_the_garbage_collector(world):
     put(world)
     contexts = []
 
     async def handle(message, context):
         contexts.append(ref(context))
-        if fails and len(contexts) == 1:
-            raise ConnectionError
 
     async def main():
         runtime = world.runtime(handle)
@@ -318,7 +315,7 @@ def test_processed_message_is_freed_without_the_garbage_collector(world, fails):
 
     gc.disable()
     try:
-        assert world.run_main(main()) == [None] * (1 + fails)
+        assert world.run_main(main()) == [None]
     finally:
         gc.enable()
 
