@@ -1,0 +1,1 @@
+"""The rate limiter: a limit of calls per time."""
