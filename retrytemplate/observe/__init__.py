@@ -1,0 +1,41 @@
+"""Events, sinks, metrics, service level objectives and alerts."""
+
+from retrytemplate._internal.imports import lazy_attributes
+
+__getattr__, __dir__, __all__ = lazy_attributes(
+    __name__,
+    {
+        "retrytemplate.observe.alerts.evaluator": "AlertEvaluator",
+        "retrytemplate.observe.alerts.grafana": "grafana_dashboard",
+        "retrytemplate.observe.alerts.prometheus": "prometheus_rules",
+        "retrytemplate.observe.alerts.report": "ObjectiveReport SLOReport",
+        "retrytemplate.observe.alerts.rules": "DEFAULT_RULES AlertRule",
+        "retrytemplate.observe.alerts.selection": "Selection",
+        "retrytemplate.observe.alerts.slo": "SLO BurnRate BurnRule BurnRules Latency",
+        "retrytemplate.observe.event": "Event",
+        "retrytemplate.observe.event_types": "EVENT_TYPES EventType",
+        "retrytemplate.observe.installation": "install installed uninstall",
+        "retrytemplate.observe.instruments.base": "Metrics",
+        "retrytemplate.observe.instruments.memory": "InMemoryMetrics",
+        "retrytemplate.observe.instruments.otel": "OTelMetrics",
+        "retrytemplate.observe.instruments.prometheus": "PrometheusCollector PrometheusMetrics",
+        "retrytemplate.observe.instruments.registry": "Registry",
+        "retrytemplate.observe.instruments.table": "INSTRUMENTS Instrument",
+        "retrytemplate.observe.instruments.totals": "Distribution History Total",
+        "retrytemplate.observe.observer": "Observer",
+        "retrytemplate.observe.redaction": "REDACT",
+        "retrytemplate.observe.sinks.base": "Sink",
+        "retrytemplate.observe.sinks.buffered": "BufferedSink",
+        "retrytemplate.observe.sinks.callback": "CallbackSink",
+        "retrytemplate.observe.sinks.filtered": "FilteredSink",
+        "retrytemplate.observe.sinks.json_lines": "JsonLinesSink",
+        "retrytemplate.observe.sinks.log": "LogSink",
+        "retrytemplate.observe.sinks.memory": "MemorySink",
+        "retrytemplate.observe.sinks.rate_limited": "RateLimitedSink",
+        "retrytemplate.observe.sinks.span": "SpanSink",
+        "retrytemplate.observe.sinks.sql": "EventStoreError SQLEventSink",
+        "retrytemplate.observe.sinks.structured_log": "StructlogSink",
+        "retrytemplate.observe.tasks": "TaskScope",
+        "retrytemplate.observe.tracing": "Tracing",
+    },
+)

@@ -1,0 +1,1 @@
+"""Service level objectives, burn rates and alerts: in this process, for Prometheus, for Grafana."""

@@ -1,0 +1,1 @@
+"""The table of metrics, their values in memory, and the exporters."""

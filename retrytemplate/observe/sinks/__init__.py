@@ -1,0 +1,1 @@
+"""Sinks: receivers of events."""
