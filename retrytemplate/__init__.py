@@ -6,6 +6,7 @@ from retrytemplate._internal.imports import lazy_attributes
 __getattr__, __dir__, __all__ = lazy_attributes(
     __name__,
     {
+        "retrytemplate._engine.activity": "is_active set_active",
         "retrytemplate._engine.attempt_timeout": "AttemptTimeout",
         "retrytemplate._engine.block": "Attempts",
         "retrytemplate._engine.context": "RetryContext current_context",

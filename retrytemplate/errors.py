@@ -29,6 +29,8 @@ __all__ = [
     "MissingExtraError",
     "MisuseError",
     "NestedRetryError",
+    "RateLimitStoreError",
+    "RateLimitedError",
     "RecordedFailure",
     "Rejected",
     "RetryBudgetExhaustedError",
@@ -90,10 +92,11 @@ class TerminatedRetryError(RetryError):
 
 
 class BackoffInterruptedError(RetryError):
-    """The wait between two attempts was interrupted; no further attempt is made.
+    """The wait between two attempts, or for a permit, was interrupted; no attempt follows.
 
-    Raised by a template when the clock's sleep raises, for example because its stop event was set.
-    That exception is the ``__cause__``.  Treat it as a shutdown: leave the work for later.
+    Raised by a template or a rate limiter when the clock's sleep raises, for example because its
+    stop event was set.  That exception is the ``__cause__``.  Treat it as a shutdown: leave the
+    work for later.
     """
 
 
@@ -235,6 +238,12 @@ class BulkheadFullError(Rejected):
     component = "bulkhead"
 
 
+class RateLimitedError(Rejected):
+    """Raised by a rate limiter without a permit.  Drop the call, or wait ``retry_after`` s."""
+
+    component = "rate limiter"
+
+
 class GateTimeoutError(Rejected):
     """Raised by an isolation gate that is not entered in time.  Begin the work later."""
 
@@ -242,9 +251,13 @@ class GateTimeoutError(Rejected):
 
 
 class RetryBudgetExhaustedError(Rejected):
-    """Raised by an exhausted retry budget: too many calls fail.  Look at the last failure."""
+    """Raised by an exhausted retry budget: too many calls fail.  Look at the last failure.
+
+    ``available`` is the balance of the budget; None: not known.
+    """
 
     component = "retry budget"
+    available: float | None = None
 
 
 class KillSwitchActiveError(Rejected):
@@ -278,17 +291,26 @@ class TriggerRefusedError(SwitchRefusedError):
 class SwitchStoreError(RetryError):
     """The store of a kill switch is unavailable, or returned a record that cannot be read.
 
-    Raised by a store and by the commands of a kill switch; nothing was changed.  A check does not
-    raise it, but uses the last known state.  Repeat the command when the store is available.
+    Raised by a store and by the commands of a kill switch.  Nothing was changed, unless the message
+    says that this is unknown.  A check does not raise it, but uses the last known state.  Repeat
+    the command when the store is available.
     """
 
 
 class CircuitStoreError(RetryError):
     """The store of a shared circuit is unavailable, or its record has other settings.
 
-    Raised by a circuit breaker with a store: by commands, by ``snapshot``, and, with
-    ``on_store_error="raise"``, before a call, which is not made then.  Repair the store; give
+    Raised by a circuit breaker with a store: by commands, and, with ``on_store_error="raise"``, by
+    ``state``, by ``snapshot`` and before a call, which is not made then.  Repair the store; give
     another name to a circuit with other settings.
+    """
+
+
+class RateLimitStoreError(RetryError):
+    """The store of a shared rate limiter is unavailable, or its record cannot be read.
+
+    Raised by a rate limiter with ``on_store_error="raise"`` before a call, which is not made then,
+    and by its ``pause``.  Call again when the store is available.
     """
 
 

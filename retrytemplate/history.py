@@ -136,6 +136,7 @@ StopReason = Literal[
     "gave_up",
     "recovery_failed",
     "terminated",
+    "inactive",
 ]
 """Why an execution made no further attempt: the values of ``RetryContext.stop_reason``."""
 
@@ -143,4 +144,5 @@ STOP_REASONS: tuple[StopReason, ...] = get_args(StopReason)
 STOP_REASON_TEXTS: dict[StopReason, str] = {
     **{each: each.replace("_", " ") for each in STOP_REASONS},
     "terminated": "a policy, backoff, listener or context cache raised an exception",
+    "inactive": "retries are switched off",
 }

@@ -328,9 +328,7 @@ def _check_pair(policy: Any, backoff: Any) -> None:
 
 
 def _attempt_seconds(value: validation.Seconds) -> float:
-    seconds = validation.to_seconds(value)
-    validation.check_delay("attempt_duration", seconds)
-    return float(seconds)
+    return float(validation.read_seconds("attempt_duration", value))
 
 
 def _failure(failure: Any) -> Exception:

@@ -25,6 +25,7 @@ from retrytemplate._engine.wrapping import wrap
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.suggestions import check_names
 from retrytemplate._internal.validation import (
+    check_index,
     check_methods,
     check_text_or_none,
     checked_by,
@@ -37,6 +38,7 @@ from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.caches.snapshot import load
 from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.errors import MisuseError
+from retrytemplate.listeners.defaults import follow, settings_version
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.state import RetryState, encode_key, scope_of
@@ -242,10 +244,12 @@ class RetryOperations(Generic[R_co]):
             value = fn(*args, **kwargs)
         except Exception as exc:
             frame += (exc,)  # no call, for a signal may come after one
-        except BaseException:
-            _reset(token)
-            close_context(frame)
-            raise
+        except BaseException as exc:  # retry_after_failure() raises a cancellation again
+            if not plan.notifies_end:
+                _reset(token)
+                close_context(frame)
+                raise
+            frame += (exc,)
         else:
             _reset(token)
             if frame[CONTEXT] is not None or type(value) not in PLAIN:
@@ -437,12 +441,19 @@ class RetryTemplate(RetryOperations[Never]):
         store(self, "_scope", scope_of(self.name))
         store(self, "label", self.name)
         store(self, "_monitor", Monitor())
+        follow(self)
         self._rebuild_plan()
 
+    def _on_settings_changed(self) -> None:
+        self._monitor.post(self._rebuild_plan)
+
     def _rebuild_plan(self) -> None:
-        plan = ExecutionPlan(self, self.listeners)
-        object.__setattr__(self, "_plan", plan)
-        object.__setattr__(self, "_inline_plan", plan if plan.inline_first_attempt else None)
+        version = None
+        while version is not settings_version():  # another thread has changed a setting meanwhile
+            version = settings_version()
+            plan = ExecutionPlan(self, self.listeners)
+            object.__setattr__(self, "_plan", plan)
+            object.__setattr__(self, "_inline_plan", plan if plan.untimed_first_attempt else None)
 
     @property
     def template(self) -> RetryTemplate:
@@ -526,8 +537,7 @@ class RetryTemplate(RetryOperations[Never]):
         :param index: its place in the order; None: the end.
         :raises TypeError: the listener has no hook, or the index is not an int.
         """
-        if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
-            raise TypeError(f"index must be an int or None, got {index!r}")
+        check_index("index", index)
         to_listeners([listener])
         self._monitor.post(self._register, listener, index)
 

@@ -58,7 +58,7 @@ def run_backoff(execution: ExecutionState, failure: BaseException, rethrown: boo
     state: Any = context._state
     if rethrown and state.defer_backoff is not None:
         context._not_before = plan.clock.time() + delay
-        error = yield from execution.call_hooks(plan.on_backoff, context, delay)
+        error = yield from execution.call_hooks(plan.backoff_hooks(), context, delay)
         if error is not None:
             execution.disposition, execution.error = RETAINED, error
         return
@@ -120,7 +120,7 @@ def _release_granted(
 
 def _sleep(execution: ExecutionState, delay: float) -> Steps:
     plan, context = execution.plan, execution.context
-    error = yield from execution.call_hooks(plan.on_backoff, context, delay)
+    error = yield from execution.call_hooks(plan.backoff_hooks(), context, delay)
     if error is None and delay > 0:
         _, error = yield execution.driver.sleep(plan), (delay,)
         if error is not None:

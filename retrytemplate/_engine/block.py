@@ -130,7 +130,7 @@ class Attempts(RetryContext):
     def __next__(self) -> Self:
         if self._loop_state == NEW:
             outer = self._outer = _get()
-            if self._plan.inline_first_attempt and (outer is None or outer[DEADLINE] is None):
+            if self._plan.untimed_first_attempt and (outer is None or outer[DEADLINE] is None):
                 self.attempt = 1
                 self._is_exposed = True
                 self._loop_state = INLINE
@@ -148,7 +148,7 @@ class Attempts(RetryContext):
     async def __anext__(self) -> Self:
         if self._loop_state == NEW:
             outer = self._outer = _get()
-            if self._plan.inline_first_attempt and (outer is None or outer[DEADLINE] is None):
+            if self._plan.untimed_first_attempt and (outer is None or outer[DEADLINE] is None):
                 self.attempt = 1
                 self._is_exposed = True
                 self._loop_state = INLINE
@@ -335,7 +335,7 @@ class Attempts(RetryContext):
 
     def _ends_inline(self, exception: BaseException | None) -> bool:
         """Whether an inline attempt ends the loop; if not, the engine takes over."""
-        if not isinstance(exception, Exception):
+        if exception is None or not (isinstance(exception, Exception) or self._plan.notifies_end):
             self.closed = True
             self._loop_state = ENDED
             return True

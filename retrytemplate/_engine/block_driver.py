@@ -108,7 +108,8 @@ class BlockDriver:
     ) -> None:
         self.execution = execution
         self.frame = frame
-        self.steps = execution.run(failure)
+        steps = execution.run(failure)
+        self.steps = finish_closed(steps, failure) if isinstance(failure, GeneratorExit) else steps
         self.asynchronous = asynchronous
         self.state = NEW
         self.limit: tuple[float, bool] | None = None  # of the attempt that is due
@@ -138,12 +139,15 @@ class BlockDriver:
         return self.state
 
     def _perform(self, reply: Any) -> None:
+        function: Any = None
+        arguments: Any = ()
         while True:
             try:
                 function, arguments = self.steps.send(reply)
             except StopIteration as stop:
                 self.state, self.outcome = ENDED, stop.value
-                del reply  # a traceback from here leads back to this frame
+                # A traceback from here leads back to this frame.
+                del reply, function, arguments
                 return
             if self._is_block(function):
                 self.state = ATTEMPT_DUE
@@ -157,6 +161,7 @@ class BlockDriver:
                 if is_awaitable(value):
                     if self.asynchronous:
                         self.state, self.pending = WAITING, value
+                        del reply, function, arguments, value
                         return
                     reply = (None, awaitable_error(function, value))
 

@@ -94,7 +94,7 @@ def first_context(frame: ExecutionFrame) -> RetryContext:
     context = frame[CONTEXT] = RetryContext(frame[OWNER], frame[OUTER], frame[PLAN])
     context._function = frame[FUNCTION]
     context.attempt = 1
-    if frame[DEADLINE] is not None:
+    if frame[DEADLINE] is not None or frame[PLAN].times_first_attempt:
         context._started_at = frame[STARTED]
     return context
 
@@ -166,6 +166,7 @@ class RetryContext:
 
     _exited: bool = False  # as a block is; the others take their frame with them
     _name: str | None = None  # another than the owner's
+    _operation: tuple[Any, str] | None = None  # of the function in it
     _is_opened: bool = False  # past the listeners' open
     _attributes: dict[str, Any] | None = None
     _restored_history: tuple[AttemptRecord, ...] = ()
@@ -173,7 +174,6 @@ class RetryContext:
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
     _unguarded: bool = False  # the store is unavailable; the execution runs without its key
-    _final_error: BaseException | None = None  # the final error, while listeners are notified of it
     _retry_allowed: bool = True
     _policy_state: Any = None
     _backoff_state: Any = None
@@ -211,7 +211,11 @@ class RetryContext:
         In the block form the name of the template or its label, or ``"attempts"``.
         """
         function = getattr(self, "_function", None)
-        return operation_of(function) if function is not None else self.name or "attempts"
+        if function is None:
+            return self.name or "attempts"
+        if self._operation is None or self._operation[0] is not function:
+            self._operation = (function, operation_of(function))
+        return self._operation[1]
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -388,6 +392,14 @@ class RetryContext:
             )
             for (number, started, ended), name, text in texts
         )
+
+    def _is_timed(self) -> bool:
+        """Whether the start of the first attempt in the history was measured, if there is one."""
+        kept = self._restored_history
+        if kept or self._last_failure is None or self._last_stamp is RESTORED:
+            return not kept or kept[0].started is not None
+        stamps = [stamp for stamp, _, _ in self._earlier_failures[:1]] or [self._last_stamp]
+        return stamps[0][1] is not None
 
     def _keep(self, records: tuple[AttemptRecord, ...]) -> None:
         """Keep the failures as text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import copy
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MINIMUM",
     "Deadline",
+    "inline_limit",
     "log_failed_hook",
     "log_overrun",
     "remaining_time",
@@ -67,6 +69,8 @@ class Deadline:
     _frame: Any = None
     _token: Any = None
     cancel_scope: CancelScope | None = None  # of the task that entered it
+    retries: int = 0  # made since it was entered
+    _original: Deadline | None = None  # of a copy
 
     def __init__(
         self,
@@ -172,6 +176,13 @@ class Deadline:
         ):
             return left
         return 0.0
+
+    def count_retry(self) -> None:
+        """Count a retry in this deadline and the ones around it."""
+        deadline: Deadline | None = self
+        while deadline is not None:
+            (deadline._original or deadline).retries += 1
+            deadline = deadline._outer
 
     def ensure(self, minimum: Seconds = MINIMUM) -> None:
         """Raise if less than this time is left.
@@ -294,8 +305,23 @@ def with_inherited_guards(deadline: Deadline | None, guards: tuple[Any, ...]) ->
         return deadline
     made = _GuardScope() if deadline is None else copy(deadline)
     made._frame = made._token = None  # of the block that entered the other one
+    made._original = None if deadline is None else deadline._original or deadline
     made.inherited_guards = (*made.inherited_guards, *excluding(guards, made.inherited_guards))
     return made
+
+
+def inline_limit(deadline: Deadline, plan: Any, *, of_this_task: bool) -> float:
+    """The seconds that a deadline leaves to an inline first attempt; 0: the engine has to make it.
+
+    :param of_this_task: whether the deadline has to be one that cancels the current task.
+    """
+    if deadline.inherited_guards or plan.reports_overruns:
+        return 0.0
+    if of_this_task and (
+        deadline.cancel_scope is None or not deadline.cancel_scope.is_current_task()
+    ):
+        return 0.0
+    return deadline.remaining_after()
 
 
 def remaining_time(deadline: Deadline | None, minimum: Any) -> float:
@@ -324,10 +350,11 @@ def log_overrun(what: str, limit: float, elapsed: float) -> None:
 
 
 def log_failed_hook(hook: Any, error: BaseException) -> None:
-    """Log the exception of an ``on_overrun`` hook."""
-    name = getattr(hook, "__qualname__", repr(hook))
-    text = "the on_overrun hook %s raised an exception; the attempt's value is used"
-    _log().error(text, name, exc_info=error)
+    """Log the exception of a hook that cannot change the result."""
+    text = "the hook %s raised an exception, which is ignored"
+    with suppress(Exception):  # a handler of the log raises, or the stack is full
+        name = getattr(hook, "__qualname__", None) or repr(hook)
+        _log().error(text, name, exc_info=error)
 
 
 def _log() -> Any:

@@ -125,10 +125,12 @@ async def perform_async(steps: Steps) -> Any:
 def finish_closed(steps: Steps, exc: BaseException) -> Steps:
     """The rest of an execution whose coroutine or loop is closed, or that a signal interrupted.
 
+    The steps of an execution that begins with this exception are not started yet.
+
     Nothing can be awaited: awaitables are closed, and their effects are left out without an error.
     """
     resume: Any = steps.send
-    reply: Any = (None, exc)
+    reply: Any = (None, exc) if getattr(steps, "gi_suspended", True) else None  # not started
     if _is_torn(steps):
         resume, reply = steps.throw, Torn()
     while True:

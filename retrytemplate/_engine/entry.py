@@ -31,6 +31,7 @@ __all__ = [
     "prepare",
     "reject_blocking_cache",
     "run_from_start",
+    "run_from_start_async",
     "warn_unbounded",
     "without_keywords",
 ]
@@ -57,7 +58,7 @@ def prepare(
     context = RetryContext(owner, outer, plan)
     context._function = function
     deadline = None if outer is None else outer[DEADLINE]
-    context._is_exposed = arguments is None or not plan.inline_first_attempt
+    context._is_exposed = arguments is None or plan.measured or not plan.inline_first_attempt
     limit = None if deadline is None or deadline.guards_only else deadline
     if plan.unbounded and limit is None:
         warn_unbounded(plan)
@@ -143,6 +144,15 @@ def run_from_start(prepared: tuple[Execution, ExecutionFrame]) -> Any:
         reset_frame(token, frame[OUTER])
 
 
+async def run_from_start_async(prepared: tuple[Execution, ExecutionFrame]) -> Any:
+    execution, frame = prepared
+    token = _set(frame)
+    try:
+        return await perform_async(execution.run())
+    finally:
+        exit_frame(frame, token)
+
+
 def without_keywords(
     function: Callable[..., Any], args: Any, kwargs: Any
 ) -> tuple[Callable[..., Any], Any]:
@@ -175,11 +185,7 @@ async def outcome_async(
         function, args = without_keywords(function, args, kwargs)
         execution, frame = prepare(owner, function, args, None, None, ASYNC)
         context = _expose_context(execution)
-        token = _set(frame)
-        try:
-            value = await perform_async(execution.run())
-        finally:
-            exit_frame(frame, token)
+        value = await run_from_start_async((execution, frame))
     except Exception as exc:
         error = exc
     try:

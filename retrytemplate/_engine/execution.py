@@ -72,6 +72,8 @@ from retrytemplate.errors import (
     Veto,
 )
 from retrytemplate.guards import excluding
+from retrytemplate.history import RESTORED
+from retrytemplate.listeners.defaults import INFO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -155,25 +157,21 @@ class Execution(ExecutionState):
         self,
         value: Any,
         first: BaseException | None,
-        pending_close_hooks: Iterable[Callable[..., Any]],
+        pending_hooks: Iterable[Callable[..., Any]],
     ) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
-        """The rest of an inline success whose close hooks failed.
+        """The rest of an inline success whose hooks at the end failed.
 
-        :param first: what a listener raised; the *pending_close_hooks* are called.
+        :param first: the error of a hook.
+        :param pending_hooks: the hooks of a first success and of the end that were not called yet.
         """
-        self.disposition, self.value, self.pending_close_hooks = (
-            COMPLETED,
-            value,
-            pending_close_hooks,
-        )
+        self.disposition, self.value = COMPLETED, value
+        self.pending_end_hooks, self.pending_close_hooks = (), pending_hooks
         yield from self._close(first)
         return self._outcome()
 
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """The value or error of the execution; it drops its references, which form cycles."""
         value, error, context = self.value, self.error, self.context
-        if context._final_error is not None:
-            context._final_error = None
         # Without a key there is no redelivery; an exception that stops the program is unchanged.
         for_good = self.disposition == COMPLETED or (
             error is not None and context._state is None and not is_never_retried(error)
@@ -231,6 +229,7 @@ class Execution(ExecutionState):
             self.reason is None
             and isinstance(error, Exception)
             and error is not self.last_failure
+            and self.disposition != NOT_STARTED
             and not isinstance(error, RetryLater)
             and not is_control_flow(type(error))
         ):
@@ -268,6 +267,12 @@ class Execution(ExecutionState):
             yield from self._record_failure(lost)
             if self.disposition is None:
                 yield from save(self)
+            before = dict(context._attributes or {})
+            raised = yield from self.call_hooks(self.plan.on_attempt_lost, context, lost)
+            if raised is not None:
+                self.disposition, self.error = RETAINED, with_context(lost, raised)
+            elif self.disposition is None and before != (context._attributes or {}):
+                yield from save(self)  # the attempt may crash, too
         elif context._not_before is not None:
             yield from wait_remaining_delay(self, context._not_before - self.plan.clock.time())
 
@@ -298,6 +303,8 @@ class Execution(ExecutionState):
             self.started = now = plan.monotonic_source.now()
             if context._started_at is None:
                 context._started_at = now
+        if self.deadline is not None and self.last_failure is not None:
+            self.deadline.count_retry()
         failure: BaseException | None = None
         if plan.before_attempt:
             failure = yield from self.call_hooks(plan.before_attempt, context)
@@ -430,6 +437,8 @@ class Execution(ExecutionState):
             return
         if allowed and (plan.has_backoff or plan.observes_backoff):
             yield from run_backoff(self, failure, rethrown)
+        elif allowed and plan.log.is_enabled(INFO):
+            yield from self.call_hooks(plan.logged_on_backoff, context, 0.0)
         if state is None or self.disposition is not None:
             return
         if rethrown:
@@ -535,6 +544,7 @@ class Execution(ExecutionState):
             and self.pending_claim is None
             and self.context._claim is None
         ):
+            yield from self._close()
             return
         if self.error is not None:
             self.value = None
@@ -553,19 +563,35 @@ class Execution(ExecutionState):
             if cut is not None and (self.error is None or not is_never_retried(self.error)):
                 self.value, self.error = None, with_context(self.error, cut)
         self.publish_stop_reason()
-        if self.disposition != NOT_STARTED:
-            yield from self._close()
+        yield from self._close()
 
     def _close(self, first: BaseException | None = None) -> Steps:
         """Notify every listener; the first error among them is raised at the end.
 
         :param first: the error of an earlier hook.
         """
-        if self.error is not None and self.plan.close:
-            self.context._final_error = self.error
-        first = yield from self.call_all_hooks(
-            self.pending_close_hooks, self.context, self.last_failure, first=first
-        )
+        if self.pending_end_hooks is None:
+            hooks = self._end_hooks()
+            self.pending_end_hooks = hooks and iter(hooks)
+        if self.pending_end_hooks:
+            first = yield from self.call_all_hooks(
+                self.pending_end_hooks, self.context, self.error, first=first
+            )
+        if self.pending_close_hooks and self.disposition != NOT_STARTED:
+            first = yield from self.call_all_hooks(
+                self.pending_close_hooks, self.context, self.last_failure, first=first
+            )
         if first is not None:
             self.value, self.error = None, with_context(self.error, first)
             self.publish_stop_reason()
+
+    def _end_hooks(self) -> tuple[Callable[..., Any], ...]:
+        """The hooks of this end: ``on_first_success``, or ``on_end``."""
+        context, plan = self.context, self.plan
+        if self.error is not None or context.attempt != 1:
+            return plan.end_hooks()
+        if context._last_failure is not None and not (
+            plan.keeps_context and context._last_stamp is RESTORED  # of another execution
+        ):
+            return plan.end_hooks()
+        return plan.first_success_hooks

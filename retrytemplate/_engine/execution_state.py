@@ -68,6 +68,7 @@ class ExecutionState:
         "overrun",
         "pending_claim",
         "pending_close_hooks",
+        "pending_end_hooks",
         "phase",
         "plan",
         "policy",
@@ -120,9 +121,14 @@ class ExecutionState:
         self.is_failure_saved = False  # a failure of this execution is in the cache
         self.has_reservation = False  # guards have granted a wait that no attempt has used yet
         self.store_error: BaseException | None = None  # reported to the listeners once
-        self.pending_close_hooks: Any = iter(plan.close)
+        # Iterators, so that a second end calls the rest; () if there are none.
+        self.pending_close_hooks: Any = plan.close and iter(plan.close)
+        self.pending_end_hooks: Any = None  # chosen by the end: of a first success, or of another
         self.phase: Phase = "idle"  # of the stored record
         self.backoff = plan.backoff
+        inner = getattr(function, "func", function)  # of a partial
+        if getattr(inner, "calls_argument", False):  # of a pipeline
+            context._function = (*getattr(function, "args", ()), *arguments)[0]
 
     def mark_internal(self, error: BaseException) -> BaseException:
         """Record an error of the engine itself, and return it to be raised."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.context import RetryContext, first_context
-from retrytemplate._engine.deadline import warn_of_overrun
+from retrytemplate._engine.deadline import inline_limit
 from retrytemplate._engine.drivers import (
     ASYNC,
     PLAIN,
     SYNC,
+    awaitable_error,
+    finish_closed,
     is_awaitable,
     perform,
     perform_async,
@@ -21,18 +24,18 @@ from retrytemplate._engine.entry import (
     check_call,
     prepare,
     run_from_start,
+    run_from_start_async,
     warn_unbounded,
     without_keywords,
 )
 from retrytemplate._engine.execution import Execution
 from retrytemplate._engine.failure_rules import RECOVER, after_failure, explain_callback_error
+from retrytemplate._engine.first_success import finish_frame, finish_success
 from retrytemplate._engine.frames import (
     CONTEXT,
     CURRENT,
     DEADLINE,
     PLAN,
-    STARTED,
-    close_context,
     exit_frame,
     reset_frame,
 )
@@ -40,12 +43,12 @@ from retrytemplate._engine.settings import check_recovery
 from retrytemplate.caches.memory import MemoryRetryContextCache, NewClaim
 from retrytemplate.caches.worker_id import next_number, worker_name
 from retrytemplate.errors import RetryError
+from retrytemplate.listeners.defaults import INFO
 from retrytemplate.state import RetryState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from retrytemplate._engine.deadline import Deadline
     from retrytemplate._engine.execution_state import Driver, Steps
     from retrytemplate._engine.frames import ExecutionFrame
     from retrytemplate._engine.plan import ExecutionPlan
@@ -68,28 +71,24 @@ _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 def run(
     owner: Any,
     function: Callable[..., Any],
-    args: tuple[Any, ...] | None,
+    args: tuple[Any, ...] | None,  # None: the function gets the context
     kwargs: Mapping[str, Any] = NO_KEYWORDS,
     recovery: Recovery = None,
     state: RetryState | None = None,
 ) -> Any:
-    """Run one execution in this thread, its first attempt without the engine if possible.
-
-    :param args: None: the function gets the context.
-    """
-    plan, outer = owner._inline_plan, _get()
+    """Run one execution in this thread, its first attempt without the engine if possible."""
+    plan, outer = owner._plan, _get()
     deadline = None if outer is None else outer[DEADLINE]
-    limit = None if deadline is None else _time_limit(deadline, of_this_task=False)
-    if plan is None or state is not None or owner.state is not None or limit == 0.0:
-        if kwargs:
-            function, args = without_keywords(function, args, kwargs)
-        return _run_otherwise(owner, function, args, recovery, state)
+    limit = inf if deadline is None else inline_limit(deadline, plan, of_this_task=False)
+    state = owner.state if state is None else state
+    if state is not None or not plan.inline_first_attempt or limit == 0.0:
+        return _run_otherwise(owner, function, args, kwargs, recovery, state, outer)
     frame: ExecutionFrame = [None, owner, deadline, outer, plan, function]
-    if deadline is not None:
+    is_timed = deadline is not None or plan.times_first_attempt
+    if is_timed:
         frame.append(plan.monotonic_source.now())
     if recovery is not None:
-        check_recovery(recovery)
-        first_context(frame)._recovery = recovery
+        _set_recovery(frame, recovery)
     if args is None:
         context = frame[CONTEXT] or first_context(frame)
         context._is_exposed = True
@@ -103,13 +102,15 @@ def run(
         value = function(*args, **kwargs)
     except Exception as exc:
         frame += (exc,)  # no call, for a signal may come after one
-    except BaseException:
-        _reset(token)
-        finish_frame(frame)
-        raise
+    except BaseException as exc:  # retry_after_failure() raises a cancellation again
+        if not plan.notifies_end:
+            _reset(token)
+            finish_frame(frame)
+            raise
+        frame += (exc,)
     else:
         _reset(token)
-        if limit is not None or type(value) not in PLAIN:
+        if is_timed or type(value) not in PLAIN:
             finish_inline_success(frame, function, value, limit)
         elif frame[CONTEXT] is not None:
             frame[CONTEXT].closed = True
@@ -129,23 +130,19 @@ async def run_async(
     state: RetryState | None = None,
 ) -> Any:
     """The same in a task; what can be awaited is awaited."""
-    plan, outer = owner._inline_plan, _get()
+    plan, outer = owner._plan, _get()
     deadline = None if outer is None else outer[DEADLINE]
-    limit = None if deadline is None else _time_limit(deadline, of_this_task=True)
-    if plan is None or state is not None or owner.state is not None or limit == 0.0:
+    limit = inf if deadline is None else inline_limit(deadline, plan, of_this_task=True)
+    is_stateful = state is not None or owner.state is not None
+    if is_stateful or not plan.inline_first_attempt or limit == 0.0:
         function, args = without_keywords(function, args, kwargs)
-        execution, frame = prepare(owner, function, args, recovery, state, ASYNC)
-        token = _set(frame)
-        try:
-            return await perform_async(execution.run())
-        finally:
-            exit_frame(frame, token)
+        prepared = prepare(owner, function, args, recovery, state, ASYNC)
+        return await run_from_start_async(prepared)
     frame = [None, owner, deadline, outer, plan, function]
-    if deadline is not None:
+    if deadline is not None or plan.times_first_attempt:
         frame.append(plan.monotonic_source.now())
     if recovery is not None:
-        check_recovery(recovery)
-        first_context(frame)._recovery = recovery
+        _set_recovery(frame, recovery)
     if args is None:
         context = frame[CONTEXT] or first_context(frame)
         context._is_exposed = True
@@ -159,11 +156,13 @@ async def run_async(
                 value = await value
         except Exception as exc:
             frame.append(exc)
-        except BaseException:
-            finish_frame(frame)
-            raise
+        except BaseException as exc:  # a cancellation, which retry_after_failure_async() raises
+            if not plan.notifies_end:
+                finish_frame(frame)
+                raise
+            frame.append(exc)
         else:
-            finish_frame(frame, limit)
+            finish_success(frame, limit)
             return value
         return await retry_after_failure_async(frame, function, args, kwargs)
     finally:
@@ -173,41 +172,21 @@ async def run_async(
             exit_frame(frame, token)
 
 
-def _time_limit(deadline: Deadline, *, of_this_task: bool) -> float:
-    """The seconds that a deadline leaves to an inline first attempt; 0: the engine has to make it.
-
-    :param of_this_task: whether the deadline has to be one that cancels the current task.
-    """
-    if deadline.inherited_guards:
-        return 0.0
-    if of_this_task and (
-        deadline.cancel_scope is None or not deadline.cancel_scope.is_current_task()
-    ):
-        return 0.0
-    return deadline.remaining_after()
+def _set_recovery(frame: ExecutionFrame, recovery: Recovery) -> None:
+    check_recovery(recovery)
+    first_context(frame)._recovery = recovery
 
 
 def finish_inline_success(
-    frame: ExecutionFrame, function: Callable[..., Any], value: Any, limit: float | None = None
+    frame: ExecutionFrame, function: Callable[..., Any], value: Any, limit: float = inf
 ) -> None:
     """Close the context of an inline success; reject an awaitable."""
-    finish_frame(frame, limit)
+    plan = frame[PLAN]
+    if (plan.notifies_end or plan.on_first_success) and is_awaitable(value):
+        frame.append(awaitable_error(function, value))
+        retry_after_failure(frame, function, (), NO_KEYWORDS)  # raises it
+    finish_success(frame, limit)
     reject_awaitable(function, value)
-
-
-def finish_frame(frame: ExecutionFrame, limit: float | None = None) -> None:
-    """Close the context of an inline execution; its elapsed time is final.
-
-    :param limit: the seconds that its attempt had; a success after them is reported.
-    """
-    if limit is not None:
-        elapsed = frame[PLAN].monotonic_source.now() - frame[STARTED]
-        if elapsed > limit:
-            warn_of_overrun(frame[CONTEXT] or first_context(frame), limit, elapsed)
-    context = frame[CONTEXT]
-    close_context(frame)
-    if context is not None:
-        context._release_exceptions()
 
 
 def retry_after_failure(
@@ -279,11 +258,15 @@ def _engine_steps(
     if type(frame[-1]) is TypeError:
         check_call(function, None)
         frame[-1] = explain_callback_error(function, context, args, frame[-1])
-    if plan.policy_only and deadline is None:
+    if plan.policy_only and deadline is None and not plan.log.is_enabled(INFO):
         return None
+    if plan.measured:
+        context._is_exposed = True  # to the listeners
     execution = _execution(frame, function, args, kwargs, driver)
     execution.deadline, execution.started = deadline, context._started_at
-    return execution.run(frame.pop())
+    failure = frame.pop()
+    steps = execution.run(failure)
+    return finish_closed(steps, failure) if isinstance(failure, GeneratorExit) else steps
 
 
 def _execution(
@@ -299,23 +282,25 @@ def _run_otherwise(
     owner: Any,
     function: Any,
     arguments: tuple[Any, ...] | None,
+    kwargs: Mapping[str, Any],
     recovery: Recovery,
     state: Any,
+    outer: ExecutionFrame | None,
 ) -> Any:
     """Run one execution in this thread whose first attempt cannot be inline.
 
     With hooks, or with a key in memory, the engine continues after a failure.
     """
-    plan, outer = owner._plan, _get()
-    if state is None:
-        state = owner.state
+    if kwargs:
+        function, arguments = without_keywords(function, arguments, kwargs)
+    plan = owner._plan
     if (
         not plan.direct_first_attempt
         or (outer is not None and outer[DEADLINE] is not None)
         or (
             state is not None
             and not (
-                plan.inline_first_attempt
+                plan.is_unobserved
                 and type(state) is RetryState
                 and type(plan.cache) is MemoryRetryContextCache
                 and state.tracked
@@ -356,7 +341,7 @@ def _run_with_hooks(
     """Run a stateless execution with listeners or guards."""
     value: Any = None
     failure: BaseException | None = None
-    pending_close_hooks = iter(plan.close)
+    pending_hooks = iter(plan.success_hooks)
     try:
         try:
             value = _first_attempt_with_hooks(plan, context, function, arguments)
@@ -364,7 +349,7 @@ def _run_with_hooks(
             failure = exc
         if context.closed:
             try:
-                for hook in pending_close_hooks:
+                for hook in pending_hooks:
                     result = hook(context, None)
                     if result is not None:
                         reject_awaitable(hook, result)
@@ -374,7 +359,7 @@ def _run_with_hooks(
                 context._release_exceptions()
                 return value
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
-        steps = _continue_in_engine(execution, value, failure, pending_close_hooks)
+        steps = _continue_in_engine(execution, value, failure, pending_hooks)
         failure = None
         return perform(steps)
     except BaseException as exc:
@@ -424,12 +409,12 @@ def _first_attempt_with_hooks(
 
 
 def _continue_in_engine(
-    execution: Execution, value: Any, failure: BaseException | None, pending_close_hooks: Any
+    execution: Execution, value: Any, failure: BaseException | None, pending_hooks: Any
 ) -> Steps:
     """The steps of the engine after a first attempt that failed, or was not made."""
     context = execution.context
     if context.closed:
-        return execution.finish_success(value, failure, pending_close_hooks)
+        return execution.finish_success(value, failure, pending_hooks)
     if context.attempt:
         execution.started = context._started_at
         return execution.run(failure)

@@ -26,7 +26,7 @@ __all__ = [
 # All that travels with a call, one variable for all of it.  A frame is a list made afresh for each
 # call (so that child tasks never share what they write): the context or None until it is requested
 # it; who makes it on demand; the deadline in force; the frame outside; the settings it began with;
-# the function that is called; if the owner can make it under a deadline: when the call began.
+# the function that is called; when the call began, where that is measured.
 ExecutionFrame = list[Any]
 CONTEXT, OWNER, DEADLINE, OUTER, PLAN, FUNCTION, STARTED = range(7)
 # Whether any deadline was entered in this process: who uses none has nothing to look for.

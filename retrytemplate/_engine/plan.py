@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from retrytemplate._engine.activity import policy_in_force
 from retrytemplate._engine.deadline import warn_of_overrun
+from retrytemplate._engine.first_success import with_context_arguments
 from retrytemplate._internal.imports import is_library_module
 from retrytemplate.clock import fast_monotonic
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS, RetryListener
+from retrytemplate.listeners.defaults import DEFAULT_LOG, INFO, NO_LOG, with_defaults
 from retrytemplate.policies.base import RetryPolicy
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from retrytemplate._engine.deadline import Deadline
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.clock import Clock
+    from retrytemplate.listeners.defaults import DefaultLog
 
     Hooks = tuple[Callable[..., Any], ...]
 
@@ -71,18 +75,27 @@ class ExecutionPlan:
         "close",
         "direct_first_attempt",
         "dynamic",
+        "first_success_hooks",
         "guard_scope",
         "has_backoff",
         "has_pre_attempt_checks",
         "inheritable_guards",
         "inline_first_attempt",
+        "is_unobserved",
         "keeps_context",
+        "log",
+        "logged_on_backoff",
+        "logged_on_end",
         "measured",
         "monotonic_source",
         "needs_state",
+        "notifies_end",
         "observes_backoff",
+        "on_attempt_lost",
         "on_backoff",
+        "on_end",
         "on_error",
+        "on_first_success",
         "on_overrun",
         "on_recovery",
         "on_store_error",
@@ -93,13 +106,18 @@ class ExecutionPlan:
         "policy_only",
         "raise_last",
         "random",
+        "reports_overruns",
         "reserve",
         "result_rules",
         "scope",
+        "success_hooks",
+        "times_first_attempt",
         "unbounded",
+        "untimed_first_attempt",
     )
 
     open: Hooks
+    on_attempt_lost: Hooks
     before_attempt: Hooks
     on_overrun: Hooks
     on_success: Hooks
@@ -107,10 +125,11 @@ class ExecutionPlan:
     on_backoff: Hooks
     on_recovery: Hooks
     on_store_error: Hooks
+    on_end: Hooks
     close: Hooks
 
     def __init__(self, template: Settings, listeners: tuple[Any, ...]) -> None:
-        self.policy = policy = template.policy
+        self.policy = policy = policy_in_force(template.policy)
         self.backoff = template.backoff
         self.cache = template.cache
         self.scope = template._scope
@@ -124,9 +143,15 @@ class ExecutionPlan:
         self.result_rules = policy.result_rules()
         self.dynamic = policy.dynamic or template.backoff.dynamic
         self.has_backoff = not template.backoff.never_waits
+        listeners, log = _split_log(with_defaults(listeners, RetryListener))
         for name in HOOKS:
-            hooks = tuple(overridden(listeners, name, RetryListener))
+            hooks = tuple(overridden(listeners, name, RetryListener)) if listeners else ()
             setattr(self, name, hooks if name in FORWARD else hooks[::-1])
+        self.on_first_success: Hooks = tuple(
+            overridden(listeners, "on_first_success", RetryListener)
+        )[::-1]
+        self.first_success_hooks = with_context_arguments(self.on_first_success)
+        self.success_hooks = self.first_success_hooks + self.close
         guards = template.guards
         self.on_success += tuple(overridden(guards, "on_success", Guard))
         self.admit: Hooks = tuple(guard.admit for guard in guards)
@@ -141,20 +166,57 @@ class ExecutionPlan:
 
             self.random = Random()
         self.unbounded = policy.never_ends and not self.has_backoff
-        hooked = any(getattr(self, name) for name in HOOKS)
+        hooked = self.on_first_success or any(getattr(self, name) for name in HOOKS)
         special = self.needs_state or self.dynamic or self.result_rules or self.attempt_timeout
-        if not any(getattr(each, "logs_overruns", False) for each in listeners):
+        self.reports_overruns = bool(self.on_overrun)
+        if not any(getattr(each, "writes_log", False) for each in listeners):
             self.on_overrun += (warn_of_overrun,)
         self.measured = bool(special or hooked or guards)
         self.has_pre_attempt_checks = bool(self.needs_state or guards)
-        # The first attempt is made directly if only guards are checked before it and it has no
-        # limit, and inline if there are no hooks either; the short rules continue from
-        # there where only the policy has to be queried after a failure.
-        self.policy_may_deny_first_attempt = not self.needs_state and not _is_own_policy(policy)
-        self.direct_first_attempt = not special and not self.policy_may_deny_first_attempt
-        self.inline_first_attempt = self.direct_first_attempt and not (hooked or guards)
-        self.policy_only = self.inline_first_attempt and not self.has_backoff
+        self._choose_first_attempt(special, listeners)
+        self._append_log(log)
         self._fingerprint: str | None = None
+
+    def _choose_first_attempt(self, special: Any, listeners: tuple[Any, ...]) -> None:
+        """Choose how the first attempt is made.
+
+        Directly, if only guards are checked before it and it has no limit.  Inline, if there are
+        no guards and no hooks before it or after a success either: hooks of failures do not
+        matter.  The short rules continue from there where only the policy has to be queried after
+        a failure.
+        """
+        self.policy_may_deny_first_attempt = not self.needs_state and not _is_own_policy(
+            self.policy
+        )
+        self.direct_first_attempt = not special and not self.policy_may_deny_first_attempt
+        of_success = self.open or self.before_attempt or self.on_success or self.close
+        self.inline_first_attempt = self.direct_first_attempt and not (of_success or self.admit)
+        self.policy_only = self.inline_first_attempt and not (self.has_backoff or self.measured)
+        self.notifies_end = bool(self.on_end)
+        timed = (each for each in listeners if getattr(each, "needs_start_time", True))
+        self.times_first_attempt = self.inline_first_attempt and bool(
+            self.on_first_success or tuple(overridden(timed, "on_end", RetryListener))
+        )
+        self.untimed_first_attempt = self.inline_first_attempt and not self.times_first_attempt
+        # Whether no hook is called for a first attempt that returns or is cancelled.
+        self.is_unobserved = self.untimed_first_attempt and not self.notifies_end
+
+    def _append_log(self, log: DefaultLog | None) -> None:
+        """Add the hooks of the built-in log, which change nothing in the rest of the plan."""
+        self.log = log or NO_LOG
+        self.logged_on_backoff, self.logged_on_end = self.on_backoff, self.on_end
+        if log is not None:
+            self.logged_on_backoff += (log.on_backoff,)
+            self.on_store_error += (log.on_store_error,)
+            self.logged_on_end += (log.on_end,)
+
+    def backoff_hooks(self) -> Hooks:
+        """The hooks of a retry, with the built-in log while its level is enabled."""
+        return self.logged_on_backoff if self.log.is_enabled(INFO) else self.on_backoff
+
+    def end_hooks(self) -> Hooks:
+        """The hooks of another end than a first success, in the same way."""
+        return self.logged_on_end if self.log.is_enabled(INFO) else self.on_end
 
     @property
     def fingerprint(self) -> str:
@@ -162,6 +224,13 @@ class ExecutionPlan:
         if self._fingerprint is None:
             self._fingerprint = fingerprint_of(self.policy)
         return self._fingerprint
+
+
+def _split_log(listeners: list[Any]) -> tuple[tuple[Any, ...], DefaultLog | None]:
+    """The listeners without the built-in log, and that log unless another listener logs."""
+    others = tuple(each for each in listeners if each is not DEFAULT_LOG)
+    is_replaced = any(getattr(each, "writes_log", False) for each in others)
+    return others, None if is_replaced or len(others) == len(listeners) else DEFAULT_LOG
 
 
 def _guard_scope(guards: tuple[Any, ...]) -> Deadline | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from retrytemplate._engine.failure_rules import takes_context
-from retrytemplate._internal.validation import SECONDS, check_text_or_none
+from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.validation import SECONDS, check_text_or_none, to_tuple
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.state import RetryState
@@ -95,25 +96,22 @@ def check_state_field(instance: Any, attribute: Any, value: Any) -> None:
 
 
 def to_listeners(value: Iterable[Any]) -> tuple[Any, ...]:
-    listeners = _tuple("listeners", value)
+    listeners = to_tuple("listeners", value)
     for listener in listeners:
-        if isinstance(listener, type) or not any(hasattr(listener, hook) for hook in HOOKS):
+        hooks = (*HOOKS, "on_first_success")
+        if isinstance(listener, type) or not any(hasattr(listener, hook) for hook in hooks):
             raise TypeError(f"listeners must be RetryListener objects, got {listener!r}")
+        if is_async(getattr(listener, "on_first_success", None)):
+            raise TypeError(f"listeners: on_first_success must be synchronous, got {listener!r}")
     return listeners
 
 
 def to_guards(value: Iterable[Guard]) -> tuple[Guard, ...]:
-    guards = _tuple("guards", value)
+    guards = to_tuple("guards", value)
     for guard in guards:
         if not isinstance(guard, Guard):
             raise TypeError(f"guards must be Guard objects, got {guard!r}")
     return guards
-
-
-def _tuple(name: str, value: Iterable[Any]) -> tuple[Any, ...]:
-    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
-        raise TypeError(f"{name} must be a list or tuple, got {value!r}")
-    return tuple(value)
 
 
 def check_name_field(instance: Any, attribute: Any, value: Any) -> None:

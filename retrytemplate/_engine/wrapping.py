@@ -15,15 +15,18 @@ from retrytemplate._engine.first_attempt import (
     run,
     run_async,
 )
+from retrytemplate._engine.first_success import finish_frame, finish_success, notify_first_success
 from retrytemplate._engine.frames import (
     CONTEXT,
     CURRENT,
     DEADLINE,
+    OWNER,
     close_context,
     exit_frame,
     reset_frame,
 )
 from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.formatting import operation_of
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -209,31 +212,41 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     if owner.state is not None:
         return _stateful(owner, fn)
     template = owner.template
+    name = owner.label or operation_of(fn)
     kind = type(None)  # of the last result: of this class none has to be awaited
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nonlocal kind
         outer = _get()
-        plan = template._inline_plan
+        plan, started = template._inline_plan, None
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
-            return run(owner, fn, args, kwargs)
-        frame = [None, owner, None, outer, plan, fn]
+            plan = template._plan
+            if not plan.times_first_attempt or (outer is not None and outer[DEADLINE] is not None):
+                return run(owner, fn, args, kwargs)
+            started = plan.monotonic_source.now()
+        frame = [None, owner, None, outer, plan, fn, started]
         try:
             token = _set(frame)
         except BaseException:  # a signal, once it was set
             reset_frame(None, outer)
             raise
         try:
-            value = fn(*args, **kwargs)
+            value = fn(*args, **kwargs) if kwargs else fn(*args)  # empty keywords would be copied
         except Exception as exc:
             frame += (exc,)  # no call, for a signal may come after one
-        except BaseException:
-            _reset(token)
-            close_context(frame)
-            raise
+        except BaseException as exc:  # retry_after_failure() raises a cancellation again
+            if not plan.notifies_end:
+                _reset(token)
+                finish_frame(frame)
+                raise
+            frame += (exc,)
         else:
             _reset(token)
             if type(value) is kind and frame[CONTEXT] is None:
+                if started is not None:
+                    frame[OWNER] = None  # as close_context() does
+                    elapsed = plan.monotonic_source.now() - started
+                    notify_first_success(plan.on_first_success, name, elapsed)
                 return value
             finish_inline_success(frame, fn, value)
             kind = type(value)
@@ -250,24 +263,37 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     if owner.state is not None:
         return _stateful_coroutine(owner, fn)
     template = owner.template
+    name = owner.label or operation_of(fn)
 
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         outer = _get()
-        plan = template._inline_plan
+        plan, started = template._inline_plan, None
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
-            return await run_async(owner, fn, args, kwargs)
-        frame = [None, owner, None, outer, plan, fn]
+            plan = template._plan
+            if not plan.times_first_attempt or (outer is not None and outer[DEADLINE] is not None):
+                return await run_async(owner, fn, args, kwargs)
+            started = plan.monotonic_source.now()
+        frame = [None, owner, None, outer, plan, fn, started]
         token = _set(frame)
         try:
             try:
-                value = await fn(*args, **kwargs)
+                value = await (fn(*args, **kwargs) if kwargs else fn(*args))
             except Exception as exc:
                 frame.append(exc)
-            except BaseException:
-                close_context(frame)
-                raise
+            except BaseException as exc:  # a cancellation, which retry_after_failure_async() raises
+                if not plan.notifies_end:
+                    finish_frame(frame)
+                    raise
+                frame.append(exc)
             else:
-                close_context(frame)
+                if started is None:
+                    close_context(frame)
+                elif frame[CONTEXT] is None:
+                    frame[OWNER] = None
+                    elapsed = plan.monotonic_source.now() - started
+                    notify_first_success(plan.on_first_success, name, elapsed)
+                else:
+                    finish_success(frame)
                 return value
             return await retry_after_failure_async(frame, fn, args, kwargs)
         finally:

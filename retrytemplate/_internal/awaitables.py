@@ -10,7 +10,7 @@ from inspect import (
     iscoroutinefunction,
     isgeneratorfunction,
 )
-from types import GeneratorType
+from types import FunctionType, GeneratorType
 from typing import Any
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
 
 def is_async(function: Any) -> bool:
     """Whether the result of a call must be awaited, as far as the function shows."""
+    if type(function) is FunctionType:  # most are; it has no ``__call__`` of its own
+        return iscoroutinefunction(function) or isasyncgenfunction(function)
     return any(
         iscoroutinefunction(each) or isasyncgenfunction(each) for each in call_targets(function)
     )

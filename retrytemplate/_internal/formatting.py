@@ -8,11 +8,13 @@ from os.path import basename
 from typing import Any
 
 __all__ = [
+    "execution_name",
     "format_age",
     "format_count",
     "format_limit",
     "format_moment",
     "format_span",
+    "key_text",
     "one_line",
     "operation_of",
     "printable",
@@ -91,11 +93,22 @@ def qualified_name(function: Any) -> str:
 
 def subject(context: Any) -> str:
     """The template, the function and the key of an execution, for a log line."""
-    name, operation, key = context.name, context.operation, context.key
+    return execution_name(context.name, context.operation, context.key)
+
+
+def execution_name(name: str | None, operation: str, key: Any) -> str:
+    """The template, the function and the key of an execution, for a log line.
+
+    >>> execution_name("charge", "shop.pay", "order-17"), execution_name(None, "shop.pay", None)
+    ('charge (shop.pay) key=order-17', 'shop.pay')
+    """
     text = f"{name} ({operation})" if name and name != operation else operation
-    if key is not None:
-        text = f"{text} key={key}" if isinstance(key, str) else f"{text} key={key!r}"
-    return printable(text)
+    return printable(text if key is None else f"{text} key={key_text(key)}")
+
+
+def key_text(key: Any) -> str:
+    """A key of stateful retry for a log line."""
+    return key if isinstance(key, str) else repr(key)
 
 
 def format_span(seconds: float) -> str:

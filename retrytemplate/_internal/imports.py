@@ -26,7 +26,9 @@ PUBLIC = (
     "retrytemplate",
     "retrytemplate.control",
     "retrytemplate.batch",
+    "retrytemplate.config",
     "retrytemplate.workers",
+    "retrytemplate.observe",
     "retrytemplate.testing",
     "retrytemplate.simulation",
 )

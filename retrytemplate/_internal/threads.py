@@ -10,6 +10,7 @@ which are written in C.  Other threads, where no signal handler runs, do everyth
 from __future__ import annotations
 
 from _thread import TIMEOUT_MAX, allocate_lock, get_ident, start_new_thread
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
     from threading import Thread
 
-__all__ = ["Threads", "repeat_until_stopped", "uninterrupted"]
+__all__ = ["Threads", "repeat_until_stopped", "repeated", "uninterrupted"]
 
 T = TypeVar("T")
 
@@ -121,6 +122,27 @@ def repeat_until_stopped(end: SimpleQueue[None], seconds: float) -> Iterator[Non
             return end.get(timeout=min(seconds, TIMEOUT_MAX))
         except Empty:
             yield
+
+
+@contextmanager
+def repeated(name: str, step: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call a function after every *seconds* seconds in a thread, during the block."""
+    from queue import SimpleQueue
+
+    end = SimpleQueue[None]()
+
+    def repeat() -> None:
+        for _ in repeat_until_stopped(end, seconds):
+            step()
+
+    threads = Threads(name, [repeat])
+    try:
+        threads.start()
+        yield
+    finally:
+        end.put(None)
+        threads.wait()
+    threads.check()
 
 
 def uninterrupted(fn: Callable[..., T], *args: object) -> T:

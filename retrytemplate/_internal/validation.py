@@ -32,12 +32,15 @@ __all__ = [
     "check_at_least_one",
     "check_choice",
     "check_delay",
+    "check_flag",
     "check_function",
+    "check_index",
     "check_int",
     "check_late_result",
     "check_limit",
     "check_limit_or_none",
     "check_methods",
+    "check_number",
     "check_seconds",
     "check_span",
     "check_span_or_none",
@@ -49,7 +52,9 @@ __all__ = [
     "number_field",
     "read_number",
     "read_numbers",
+    "read_seconds",
     "to_seconds",
+    "to_tuple",
 ]
 
 
@@ -72,6 +77,13 @@ def _number(name: str, value: Any, allowed: str) -> None:
     except OverflowError:
         raise ValueError(f"{name} must be {allowed}, got an int too large for a float") from None
     if nan:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def check_number(name: str, value: Any, allowed: str, fits: Callable[[Any], bool]) -> None:
+    """Raise unless *value* is a number that fits; *allowed* describes those numbers."""
+    _number(name, value, allowed)
+    if not fits(value):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
@@ -101,6 +113,13 @@ def check_delay(name: str, value: Any) -> None:
     check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0 and finite", finite=True)
 
 
+def read_seconds(name: str, value: Any, check: Check = check_delay) -> Any:
+    """The seconds of a duration, checked."""
+    made = to_seconds(value)
+    check(name, made)
+    return made
+
+
 def check_span(name: str, value: Any, allowed: str = f"{SECONDS} > 0") -> None:
     """Raise unless *value* is a number of seconds above zero."""
     _number(name, value, allowed)
@@ -127,9 +146,9 @@ def check_at_least_one(name: str, value: Any) -> None:
     check_int(name, value, 1)
 
 
-def check_choice(name: str, value: Any, *choices: str) -> None:
-    """Raise unless *value* is one of the choices."""
-    if not isinstance(value, str) or value not in choices:
+def check_choice(name: str, value: Any, *choices: str | None) -> None:
+    """Raise unless *value* is one of the choices, of which one may be None."""
+    if not isinstance(value, str | None) or value not in choices:
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
 
@@ -145,10 +164,29 @@ def check_text(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a non-blank str, got {value!r}")
 
 
+def check_index(name: str, value: Any) -> None:
+    """Raise unless it is a position in a list, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"{name} must be an int or None, got {value!r}")
+
+
 def check_text_or_none(name: str, value: Any) -> None:
     """Raise unless *value* is a str that is not empty, or None."""
     if value is not None and (not isinstance(value, str) or not value):
         raise TypeError(f"{name} must be a non-empty str or None, got {value!r}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise unless *value* is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def to_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    """The objects of an iterable, checked: no text, and no single object."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name} must be a list or tuple, got {value!r}")
+    return tuple(value)
 
 
 def check_methods(name: str, value: Any, *methods: str) -> None:
@@ -244,7 +282,5 @@ def check_wait(name: str, value: Any) -> float:
     """The seconds of a duration, checked: within the limits of every database and client driver."""
     made: float = to_seconds(value)
     allowed = f"{SECONDS} from {MIN_SECONDS} to {MAX_WAIT_SECONDS}"
-    check_at_least(name, made, MIN_SECONDS, allowed=allowed)
-    if made > MAX_WAIT_SECONDS:
-        raise ValueError(f"{name} must be {allowed}, got {made!r}")
+    check_number(name, made, allowed, lambda number: MIN_SECONDS <= number <= MAX_WAIT_SECONDS)
     return made

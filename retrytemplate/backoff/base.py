@@ -6,19 +6,21 @@ import sys
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
 from retrytemplate._internal.values import JSON, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
 __all__ = [
     "JSON",
     "MAX_DELAY",
     "Backoff",
     "NoBackoff",
+    "NumbersBackoff",
     "RandomSource",
     "as_float",
     "check_factor",
@@ -89,6 +91,21 @@ class NoBackoff(Backoff):
         self, state: JSON, failure: BaseException, random: RandomSource
     ) -> tuple[float | None, JSON]:
         return 0.0, state
+
+
+@frozen(eq=False, repr=False)
+class NumbersBackoff(Backoff):
+    """Base of the backoffs whose numbers may be read at run time."""
+
+    never_waits: bool = field(init=False, eq=False, repr=False)
+    _dynamic: bool = field(init=False, eq=False, repr=False)
+
+    @property
+    def dynamic(self) -> bool:
+        return self._dynamic
+
+    def resolved(self) -> Self:
+        return evolve(self, **validation.read_numbers(self)) if self._dynamic else self
 
 
 MAX_DELAY = sys.float_info.max

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from retrytemplate._internal import validation
 from retrytemplate._internal.validation import number_field
 from retrytemplate.backoff import base
-from retrytemplate.backoff.base import JSON, MAX_DELAY, Backoff
+from retrytemplate.backoff.base import JSON, MAX_DELAY, NumbersBackoff
 
 if TYPE_CHECKING:
     from retrytemplate.backoff.base import RandomSource
@@ -27,7 +27,7 @@ def _known_jitter(instance: Any, attribute: Any, value: Any) -> None:
 
 
 @frozen(eq=False, repr=False)
-class ExponentialBackoff(Backoff):
+class ExponentialBackoff(NumbersBackoff):
     """Delays of *initial*, *initial* times *multiplier*, ..., at most *maximum*.
 
     Delays are seconds or a ``timedelta``.  Each number may be a callable that returns it, called
@@ -64,8 +64,6 @@ class ExponentialBackoff(Backoff):
     multiplier: Any = number_field(2.0, base.check_factor, base.as_float)
     maximum: Any = number_field(30.0, validation.check_limit, base.as_float)
     jitter: Jitter | None = field(default=None, validator=_known_jitter)
-    never_waits: bool = field(init=False, eq=False, repr=False)
-    _dynamic: bool = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         dynamic = any(map(callable, (self.initial, self.multiplier, self.maximum)))
@@ -104,13 +102,6 @@ class ExponentialBackoff(Backoff):
         high: float = min(previous * 3, self.maximum, MAX_DELAY)
         low: float = self.initial if self.initial < high else high / 3
         return _between(low, high, random)
-
-    @property
-    def dynamic(self) -> bool:
-        return self._dynamic
-
-    def resolved(self) -> ExponentialBackoff:
-        return evolve(self, **validation.read_numbers(self)) if self._dynamic else self
 
 
 def _between(low: float, high: float, random: RandomSource) -> float:

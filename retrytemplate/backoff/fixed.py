@@ -9,10 +9,11 @@ from attrs import evolve, field, frozen
 from retrytemplate._internal import validation
 from retrytemplate._internal.validation import number_field
 from retrytemplate.backoff import base
-from retrytemplate.backoff.base import JSON, Backoff
+from retrytemplate.backoff.base import JSON, NumbersBackoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from retrytemplate.backoff.base import RandomSource
 
@@ -42,7 +43,7 @@ def _zero_or_two_parameters(name: str, value: Any) -> None:
 
 
 @frozen(eq=False, repr=False)
-class FixedBackoff(Backoff):
+class FixedBackoff(NumbersBackoff):
     """The same delay before every further attempt.
 
     :param delay: seconds or a ``timedelta``, at least 0 and finite; a callable without parameters,
@@ -64,8 +65,6 @@ class FixedBackoff(Backoff):
     delay: Any = field(
         converter=base.as_float, validator=validation.checked_by(_zero_or_two_parameters)
     )
-    never_waits: bool = field(init=False, eq=False, repr=False)
-    _dynamic: bool = field(init=False, eq=False, repr=False)
     _per_failure: bool = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -89,11 +88,7 @@ class FixedBackoff(Backoff):
             return self.resolved().next(state, failure, random)
         return self.delay, state
 
-    @property
-    def dynamic(self) -> bool:
-        return self._dynamic
-
-    def resolved(self) -> FixedBackoff:
+    def resolved(self) -> Self:
         if not self._dynamic:
             return self
         delay = validation.read_number("delay", self.delay, validation.check_delay)
@@ -101,7 +96,7 @@ class FixedBackoff(Backoff):
 
 
 @frozen(eq=False, repr=False)
-class UniformRandomBackoff(Backoff):
+class UniformRandomBackoff(NumbersBackoff):
     """A random delay, uniformly distributed between *minimum* and *maximum*.
 
     :param minimum: seconds or a ``timedelta``, default 0.5, at least 0; or a callable that returns
@@ -119,8 +114,6 @@ class UniformRandomBackoff(Backoff):
 
     minimum: Any = number_field(0.5, validation.check_delay, base.as_float)
     maximum: Any = number_field(1.5, validation.check_delay, base.as_float)
-    never_waits: bool = field(init=False, eq=False, repr=False)
-    _dynamic: bool = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "_dynamic", callable(self.minimum) or callable(self.maximum))
@@ -142,10 +135,3 @@ class UniformRandomBackoff(Backoff):
             return self.resolved().next(state, failure, random)
         spread = self.maximum - self.minimum
         return min(self.minimum + spread * random.random(), self.maximum), state
-
-    @property
-    def dynamic(self) -> bool:
-        return self._dynamic
-
-    def resolved(self) -> UniformRandomBackoff:
-        return evolve(self, **validation.read_numbers(self)) if self._dynamic else self

@@ -6,6 +6,9 @@ __getattr__, __dir__, __all__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.listeners.base": "HOOKS RetryListener",
+        "retrytemplate.listeners.defaults": (
+            "DEFAULT_LOG add_default default_listeners remove_default"
+        ),
         "retrytemplate.listeners.logging": "LoggingListener",
         "retrytemplate.listeners.statistics": (
             "RetryStatistics RollingStatistics StatisticsListener"

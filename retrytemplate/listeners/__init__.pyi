@@ -2,6 +2,10 @@
 
 from retrytemplate.listeners.base import HOOKS as HOOKS
 from retrytemplate.listeners.base import RetryListener as RetryListener
+from retrytemplate.listeners.defaults import DEFAULT_LOG as DEFAULT_LOG
+from retrytemplate.listeners.defaults import add_default as add_default
+from retrytemplate.listeners.defaults import default_listeners as default_listeners
+from retrytemplate.listeners.defaults import remove_default as remove_default
 from retrytemplate.listeners.logging import LoggingListener as LoggingListener
 from retrytemplate.listeners.statistics import RetryStatistics as RetryStatistics
 from retrytemplate.listeners.statistics import RollingStatistics as RollingStatistics

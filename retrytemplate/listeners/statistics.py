@@ -28,13 +28,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 CIRCUIT_ATTRIBUTES = ("circuit.open", "circuit.short_count")
 
 
-def _zeros() -> dict[Kind, int]:
-    return dict.fromkeys(KINDS, 0)
-
-
-def _unseen() -> dict[Kind, tuple[float, float]]:
-    """For each kind the decayed count, and the time of that value."""
-    return dict.fromkeys(KINDS, (0.0, 0.0))
+NONE: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+# For each kind the decayed count, and the time of that value.
+UNSEEN: dict[Kind, tuple[float, float]] = dict.fromkeys(KINDS, (0.0, 0.0))
 
 
 def _decay(value: float, age: float, window: float) -> float:
@@ -107,8 +103,8 @@ class RollingStatistics:
         validator=validation.checked_by(validation.check_span),
     )
     name: str = ""
-    _counts: dict[Kind, int] = field(init=False, repr=False, factory=_zeros)
-    _faded: dict[Kind, tuple[float, float]] = field(init=False, repr=False, factory=_unseen)
+    _counts: dict[Kind, int] = field(init=False, repr=False, factory=NONE.copy)
+    _faded: dict[Kind, tuple[float, float]] = field(init=False, repr=False, factory=UNSEEN.copy)
     _attributes: dict[str, Any] = field(init=False, repr=False, factory=dict)
     _monitor: Monitor = field(init=False, repr=False, factory=Monitor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
 from retrytemplate._internal.values import JSON, Value
@@ -23,7 +23,6 @@ __all__ = [
     "MaxAttemptsMixin",
     "RetryPolicy",
     "StatefulRetryPolicy",
-    "StatelessPolicyAdapter",
     "as_stateful",
 ]
 
@@ -128,10 +127,15 @@ class RetryPolicy(Value):
         return combine(self, other, optimistic=True)
 
 
+@frozen(eq=False, repr=False)
 class MaxAttemptsMixin(RetryPolicy):
     """Base of the policies that are given a number of attempts."""
 
-    _max_attempts: int | Callable[[], int]
+    _max_attempts: int | Callable[[], int] = field(
+        default=3,
+        alias="max_attempts",
+        validator=validation.NumberOrCallable(validation.check_at_least_one),
+    )
 
     @property
     def max_attempts(self) -> int | None:
@@ -149,9 +153,7 @@ class MaxAttemptsMixin(RetryPolicy):
         return "not_retryable"
 
     def resolved(self) -> Self:
-        if not self.dynamic:
-            return self
-        return evolve(self, **validation.read_numbers(self))  # type: ignore[misc]  # all are attrs classes
+        return evolve(self, **validation.read_numbers(self)) if self.dynamic else self
 
 
 class StatefulRetryPolicy(RetryPolicy, ABC):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlwaysRetryPolicy",
+    "InactivePolicy",
     "MaxAttemptsRetryPolicy",
     "NeverRetryPolicy",
     "PredicateRetryPolicy",
@@ -65,6 +66,14 @@ class NeverRetryPolicy(RetryPolicy):
 
 
 @frozen(eq=False, repr=False)
+class InactivePolicy(NeverRetryPolicy):
+    """The policy of every template while retries are switched off; see ``set_active``."""
+
+    def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
+        return "inactive"
+
+
+@frozen(eq=False, repr=False)
 class MaxAttemptsRetryPolicy(MaxAttemptsMixin):
     """Allow a number of attempts, for every exception.
 
@@ -78,12 +87,6 @@ class MaxAttemptsRetryPolicy(MaxAttemptsMixin):
     >>> policy.allows(1, ValueError()), policy.allows(2, ValueError())
     (True, False)
     """
-
-    _max_attempts: int | Callable[[], int] = field(
-        default=3,
-        alias="max_attempts",
-        validator=validation.NumberOrCallable(validation.check_at_least_one),
-    )
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         limit = self._max_attempts

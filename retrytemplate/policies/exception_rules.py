@@ -17,7 +17,7 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["COUNT_ONLY_ERRORS", "ExceptionRules", "is_count_only"]
+__all__ = ["ExceptionRules", "is_count_only"]
 
 COUNT_ONLY_ERRORS = (AttemptLostError, UnacceptableResultError, RecordedFailure)
 """Failures that count but are not classified, unless a rule names their class."""

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 
     Types = type[BaseException] | tuple[type[BaseException], ...]
 
-__all__ = ["SimpleRetryPolicy", "check_retryable", "types_or_predicate"]
+__all__ = ["EVERY_EXCEPTION", "SimpleRetryPolicy", "check_retryable", "types_or_predicate"]
 
 EVERY_EXCEPTION = (Exception,)
-
-
-def _types(value: Types) -> Any:
-    return (value,) if isinstance(value, type) else value
 
 
 def types_or_predicate(value: Types | Callable[[BaseException], Any]) -> Any:
@@ -104,21 +100,16 @@ class SimpleRetryPolicy(MaxAttemptsMixin):
     (False, False)
     """
 
-    _max_attempts: int | Callable[[], int] = field(
-        default=3,
-        alias="max_attempts",
-        validator=validation.NumberOrCallable(validation.check_at_least_one),
-    )
     retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
         default=EVERY_EXCEPTION,
         converter=types_or_predicate,
         validator=validation.checked_by(check_retryable),
     )
     not_on: tuple[type[BaseException], ...] = field(
-        default=(), converter=_types, validator=validation.checked_by(_exception_types)
+        default=(), converter=types_or_predicate, validator=validation.checked_by(_exception_types)
     )
     not_recoverable: tuple[type[BaseException], ...] = field(
-        default=(), converter=_types, validator=validation.checked_by(_exception_types)
+        default=(), converter=types_or_predicate, validator=validation.checked_by(_exception_types)
     )
     traverse_causes: bool = field(
         default=False, validator=validation.instance_of(bool, "True or False")
@@ -162,7 +153,7 @@ class SimpleRetryPolicy(MaxAttemptsMixin):
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         if failures >= self._limit:
-            # 0 stands for a limit that is read at run time.
+            # The limit is 0 if max_attempts is a callable: then it is called here.
             return not self._limit and self.resolved().allows(failures, failure)
         if failure is None:
             return True

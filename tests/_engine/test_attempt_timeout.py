@@ -129,7 +129,14 @@ def test_overrun_is_reported_to_listeners_in_reverse_before_success(driver):
     template.register_listener(recorder)
     assert driver(template, late_by(template, 2.5)[0]) == "charge 1"
     assert reported == [("b", 1, 2.0, 2.5), ("a", 1, 2.0, 2.5)]
-    assert recorder.hooks == ["open", "before_attempt", "on_overrun", "on_success", "close"]
+    assert recorder.hooks == [
+        "open",
+        "before_attempt",
+        "on_overrun",
+        "on_success",
+        "on_first_success",
+        "close",
+    ]
     assert recorder.values("on_overrun") == [(2.0, 2.5)]
 
 
@@ -190,7 +197,7 @@ def test_error_in_on_overrun_is_logged_and_the_value_returned(driver, caplog):
     assert len(events) == len(calls) == 1
     failed, _ = caplog.records
     assert failed.getMessage() == (
-        "the on_overrun hook Overruns.on_overrun raised an exception; the attempt's value is used"
+        "the hook Overruns.on_overrun raised an exception, which is ignored"
     )
     assert failed.exc_info[0] is ZeroDivisionError
 
@@ -228,7 +235,7 @@ def test_overrun_is_logged_once_with_a_logging_listener(caplog):
     template = made(3, name="charge", attempt_timeout=2.0, listeners=[LoggingListener()])
     template.call(late_by(template, 2.5)[0])
     (record,) = caplog.records
-    assert (record.event, record.template, record.attempt) == ("overrun", "charge", 1)
+    assert (record.event, record.template, record.attempt) == ("attempt.overrun", "charge", 1)
     assert record.levelname == "WARNING"
 
 

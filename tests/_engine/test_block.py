@@ -248,7 +248,7 @@ def test_breaking_out_of_a_block_is_a_success(stateful):
     for attempt in template.attempts(state=KEY if stateful else None):
         with attempt:
             break
-    assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
+    assert recorder.hooks == ["open", "before_attempt", "on_success", "on_first_success", "close"]
     assert deliver(template)[0] == [1]
 
 
@@ -263,7 +263,7 @@ def test_returning_from_a_block_is_a_success():
                 return context.attempt
 
     assert body() == 2
-    assert recorder.hooks[-2:] == ["on_success", "close"]
+    assert recorder.hooks[-3:] == ["on_success", "on_end", "close"]
     assert current_context() is None
 
 

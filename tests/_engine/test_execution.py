@@ -473,7 +473,7 @@ def test_number_that_cannot_be_read_at_run_time_prevents_the_attempt(driver):
 
     with pytest.raises(LookupError, match="no such setting"):
         driver(template, callback, state=state, recovery=lambda context: "recovered")
-    assert (callback.calls, recorder.hooks) == (0, [])
+    assert (callback.calls, recorder.hooks) == (0, ["on_end"])
     assert driver(template.with_(policy=SimpleRetryPolicy(3)), callback, state=state) == "value"
 
 
@@ -694,6 +694,7 @@ def test_listeners_see_the_whole_of_an_execution_in_its_order(driver):
         ("on_backoff", 1, 2.0),
         ("before_attempt", 2, None),
         ("on_success", 2, "value"),
+        ("on_end", 2, None),
         ("close", 2, None),
     ]
 
@@ -707,8 +708,8 @@ def test_close_after_a_recovery_receives_the_last_failure(driver):
 
     driver(template, Script(last), recovery=lambda context: "recovered")
     assert recorder.events[-3:] == [
-        ("on_error", 1, last),
         ("on_recovery", 1, "recovered"),
+        ("on_end", 1, None),
         ("close", 1, last),
     ]
 
@@ -737,7 +738,7 @@ def test_giving_up_before_the_first_attempt_leaves_none_and_opens_once(driver):
     recorder, callback = GivesUp(), Script("value")
     with pytest.raises(ExhaustedRetryError, match="no attempt was made"):
         driver(made(listeners=[recorder]), callback)
-    assert (callback.calls, recorder.hooks) == (0, ["open", "close"])
+    assert (callback.calls, recorder.hooks) == (0, ["open", "on_end", "close"])
     assert (
         driver(made(listeners=[recorder]), callback, recovery=lambda context: "instead")
         == "instead"
@@ -755,7 +756,7 @@ def test_open_and_before_attempt_run_forward_all_other_hooks_in_reverse(driver):
     assert called == (
         "open a|open b|before_attempt a|before_attempt b|on_error b|on_error a"
         "|on_backoff b|on_backoff a|before_attempt a|before_attempt b|on_error b|on_error a"
-        "|on_recovery b|on_recovery a|close b|close a"
+        "|on_recovery b|on_recovery a|on_end b|on_end a|close b|close a"
         "|open a|open b|before_attempt a|before_attempt b|on_success b|on_success a"
         "|close b|close a"
     ).split("|")

@@ -204,6 +204,27 @@ def test_step_that_does_not_end_is_left_to_the_cache(clock, step, timeout):
     assert [getattr(function, "func", function).__name__ for function, _ in cache.late] == [step]
 
 
+def test_release_that_does_not_end_is_left_to_the_cache(clock):
+    cache = Awaited(clock, release=3600.0)
+
+    async def wait(context):
+        await clock.sleep_async(2.0)
+
+    async def main():
+        execution = template_on(cache, clock).execute_async(wait, state=STATE)
+        task = asyncio.create_task(execution)
+        for _ in range(2):  # the second one while the key is released
+            await clock.sleep_async(1.0)
+            task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run(main(), clock=clock)
+    assert clock.monotonic() == 2.0 + 5.0
+    [(function, _)] = cache.late
+    assert getattr(function, "func", function).__name__ == "release"
+
+
 def test_unguarded_execution_does_not_begin_in_a_cancelled_task(clock):
     cache, calls = Awaited(clock, begin=3600.0), []
     cache.on_store_error = "run_unguarded"

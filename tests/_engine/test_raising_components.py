@@ -282,7 +282,7 @@ def test_backoff_error_is_not_wrapped(driver):
             made(backoff=Broken(), listeners=[recorder]), callback, recovery=lambda c: "recovered"
         )
     assert callback.calls == 1
-    assert recorder.hooks == ["open", "before_attempt", "on_error", "close"]
+    assert recorder.hooks == ["open", "before_attempt", "on_error", "on_end", "close"]
 
 
 @every_driver

@@ -434,7 +434,7 @@ def test_generator_after_the_first_item_raises_unchanged():
     with pytest.raises(ValueError) as caught:
         next(generator)
     assert caught.value is failure
-    assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
+    assert recorder.hooks == ["open", "before_attempt", "on_success", "on_first_success", "close"]
 
 
 def test_context_of_a_generator_is_closed_after_its_first_item():
@@ -546,7 +546,7 @@ async def test_async_generator_after_the_first_item_raises_unchanged():
     with pytest.raises(ValueError) as caught:
         await anext(generator)
     assert caught.value is failure
-    assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
+    assert recorder.hooks == ["open", "before_attempt", "on_success", "on_first_success", "close"]
 
 
 async def test_async_generator_receives_sent_values_and_thrown_errors():

@@ -37,3 +37,11 @@ def test_wait_joins_a_thread_whose_start_has_not_returned(monkeypatch):
         assert [worker.is_alive() for worker in workers] == [False]
     finally:
         joined.set()
+
+
+def test_end_of_the_process_waits_for_no_thread():
+    found = []
+    threads = Threads("worker", [lambda: found.append(threading.current_thread().daemon)] * 2)
+    threads.start()
+    assert threads.wait(TIMEOUT)
+    assert found == [True, True]

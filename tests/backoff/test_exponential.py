@@ -147,6 +147,7 @@ def test_each_jitter_stays_in_its_range(initial, multiplier, cap, drawn):
 
 
 @pytest.mark.statement("S0-41")
+@pytest.mark.statement("S4-101")
 @pytest.mark.parametrize("jitter", JITTERS)
 @pytest.mark.parametrize("retry", [1, 2, 20])
 def test_jitter_spreads_clients_that_failed_together(jitter, retry):

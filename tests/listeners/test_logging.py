@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import (
+    BulkheadFullError,
     CircuitOpenError,
     Deadline,
     ExhaustedRetryError,
@@ -25,6 +26,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
     Veto,
 )
+from retrytemplate.listeners.log_records import FIELDS
 from retrytemplate.listeners.logging import LoggingListener
 from retrytemplate.testing import VirtualClock
 from tests.listeners.callbacks import Stopped, failing, fails
@@ -65,11 +67,11 @@ def log(caplog):
 
 
 @pytest.mark.statement("S0-52")
-def test_retry_record_has_attempt_exception_type_and_delay(log):
+def test_retry_record_has_attempt_error_type_and_delay(log):
     template().execute(fails(2))
 
     assert [record.levelname for record in log] == ["WARNING", "WARNING"]
-    assert [(each.attempt, each.exception_type, each.delay) for each in log] == [
+    assert [(each.attempt, each.error_type, each.delay) for each in log] == [
         (1, "ConnectionError", 0.25),
         (2, "ConnectionError", 0.25),
     ]
@@ -79,7 +81,7 @@ def test_retry_record_has_attempt_exception_type_and_delay(log):
 def test_retry_without_a_wait_has_a_record(log):
     template(backoff=FixedBackoff(0.0)).execute(fails(1))
 
-    assert [(record.event, record.delay) for record in log] == [("retry", 0.0)]
+    assert [(record.event, record.delay) for record in log] == [("retry.scheduled", 0.0)]
 
 
 def test_retry_is_logged_before_its_wait(log):
@@ -89,7 +91,7 @@ def test_retry_is_logged_before_its_wait(log):
     )
     slow.outcome(fails(1), None)
 
-    assert log[0].event == "retry"
+    assert log[0].event == "retry.scheduled"
 
 
 def lines(log):
@@ -159,7 +161,7 @@ def test_line_of_last_stateful_failure_names_action_of_next_delivery(log):
         f"WARNING {CALL} key=m-9: attempt 2 of 2 failed: ValueError: bad row; "
         "the next delivery runs the recovery",
     ]
-    assert [record.event for record in log] == ["retry", "deferred"]
+    assert [record.event for record in log] == ["retry.deferred", "retry.deferred"]
 
 
 def test_line_of_last_stateful_failure_names_the_missing_recovery(log):
@@ -170,15 +172,22 @@ def test_line_of_last_stateful_failure_names_the_missing_recovery(log):
     assert lines(log)[0].endswith("; the next delivery fails without an attempt")
 
 
-def test_line_of_a_rejection_is_no_failed_attempt(log):
-    error = CircuitOpenError("open", name="billing", retry_after=28.0)
-    template().outcome(raising(error))
+@pytest.mark.parametrize(
+    ("error", "component"),
+    [
+        (CircuitOpenError, "circuit breaker"),
+        (BulkheadFullError, "bulkhead"),
+        (KillSwitchActiveError, "kill switch"),
+    ],
+)
+def test_line_of_a_rejection_is_no_failed_attempt(log, error, component):
+    template().outcome(raising(error("rejected", name="billing", retry_after=28.0)))
 
-    assert lines(log) == [f"INFO {CALL}: rejected by circuit breaker billing; retry after 28 s"]
+    assert lines(log) == [f"INFO {CALL}: rejected by {component} billing; retry after 28 s"]
     [record] = log
-    assert (record.event, record.reason) == ("rejected", "rejected")
+    assert (record.event, record.reason) == ("call.rejected", "rejected")
     assert (record.component, record.component_name, record.retry_after) == (
-        "circuit breaker",
+        component,
         "billing",
         28.0,
     )
@@ -275,7 +284,7 @@ def test_early_redelivery_writes_no_record(log):
     for _ in range(2):
         orders.bind(state=state).outcome(raising(OSError()))
 
-    assert [record.event for record in log] == ["retry"]
+    assert [record.event for record in log] == ["retry.deferred"]
 
 
 def test_record_is_one_line_for_any_names_and_keys(log):
@@ -297,12 +306,7 @@ def test_record_fields_collide_with_no_attribute_of_records(log):
     template().execute(fails(1))
 
     plain = vars(logging.makeLogRecord({}))
-    added = {
-        *("event", "template", "operation", "key", "attempt", "max_attempts", "elapsed", "delay"),
-        *("exception_type", "exception_message", "reason", "component", "component_name"),
-        "retry_after",
-    }
-    assert set(vars(log[0])) - set(plain) - {"message", "asctime"} == added
+    assert set(vars(log[0])) - set(plain) - {"message", "asctime"} == {*FIELDS}
 
 
 @pytest.mark.parametrize(
@@ -329,7 +333,7 @@ def test_record_names_template_and_key(log):
     with pytest.raises(ConnectionError):
         template(policy=policy).execute(failing, state=RetryState(("order", 17)))
 
-    assert (log[0].template, log[0].key) == ("charge", ("order", 17))
+    assert (log[0].template, log[0].key) == ("charge", "('order', 17)")
 
 
 def test_exception_is_named_with_its_module(log):
@@ -341,8 +345,8 @@ def test_exception_is_named_with_its_module(log):
 
     template().outcome(busy, None)
 
-    assert log[0].exception_type.endswith("test_exception_is_named_with_its_module.<locals>.Busy")
-    assert log[0].exception_type.startswith(f"{__name__}.")
+    assert log[0].error_type.endswith("test_exception_is_named_with_its_module.<locals>.Busy")
+    assert log[0].error_type.startswith(f"{__name__}.")
 
 
 def test_exception_without_text_is_logged(log):
@@ -353,12 +357,6 @@ def test_exception_without_text_is_logged(log):
         template().execute(mute)
 
     assert [record.attempt for record in log] == [1, 2, 3]
-
-
-def test_template_without_listener_logs_nothing(log):
-    RetryTemplate(clock=VirtualClock()).outcome(failing, None)
-
-    assert log == []
 
 
 def test_success_at_first_attempt_writes_no_record(log):
@@ -372,7 +370,12 @@ def test_giving_up_is_an_info_record(log):
         template().execute(failing)
 
     last = log[-1]
-    assert (last.event, last.levelname, last.attempt, last.delay) == ("given_up", "INFO", 3, None)
+    assert (last.event, last.levelname, last.attempt, last.delay) == (
+        "call.failed",
+        "INFO",
+        3,
+        None,
+    )
     assert last.reason == "attempts_exhausted"
 
 
@@ -381,14 +384,18 @@ def test_failure_that_is_not_retryable_is_given_up_without_a_warning(log):
     with pytest.raises(ConnectionError):
         template(policy=picky).execute(failing)
 
-    assert [(record.event, record.attempt) for record in log] == [("given_up", 1)]
+    assert [(record.event, record.attempt) for record in log] == [("call.failed", 1)]
 
 
 def test_recovery_is_a_warning(log):
     template().execute(failing, recovery=lambda context: "instead")
 
-    assert [record.event for record in log] == ["retry", "retry", "recovered"]
-    assert (log[-1].levelname, log[-1].exception_type) == ("WARNING", "ConnectionError")
+    assert [record.event for record in log] == [
+        "retry.scheduled",
+        "retry.scheduled",
+        "call.recovered",
+    ]
+    assert (log[-1].levelname, log[-1].error_type) == ("WARNING", "ConnectionError")
 
 
 def test_recovery_that_raises_is_given_up(log):
@@ -398,14 +405,14 @@ def test_recovery_that_raises_is_given_up(log):
     with pytest.raises(KeyError):
         template().execute(failing, recovery=recovery)
 
-    assert [record.event for record in log] == ["retry", "retry", "given_up"]
+    assert [record.event for record in log] == ["retry.scheduled", "retry.scheduled", "call.failed"]
 
 
 def test_stateful_failure_with_attempts_left_is_not_given_up(log):
     with pytest.raises(ConnectionError):
         template().execute(failing, state=RetryState("k"))
 
-    assert [record.event for record in log] == ["retry"]
+    assert [record.event for record in log] == ["retry.deferred"]
 
 
 def test_delivery_without_attempts_left_is_given_up_with_last_failure(log):
@@ -415,9 +422,9 @@ def test_delivery_without_attempts_left_is_given_up_with_last_failure(log):
     with pytest.raises(ExhaustedRetryError):
         stateful.execute(failing, state=RetryState("k"))
 
-    assert [(record.event, record.exception_type) for record in log] == [
-        ("deferred", "ConnectionError"),
-        ("given_up", "ConnectionError"),
+    assert [(record.event, record.error_type) for record in log] == [
+        ("retry.deferred", "ConnectionError"),
+        ("call.failed", "ConnectionError"),
     ]
 
 
@@ -489,7 +496,7 @@ def test_store_error_record_says_what_follows(log, step, setting, says):
     with suppress(OSError):
         template(cache=cache).execute(run, state=IN_PLACE)
 
-    record = next(each for each in log if each.event == "store_error")
+    record = next(each for each in log if each.event == "store.unavailable")
     assert (
         says.format("the context cache failed: CacheUnavailableError: down") in record.getMessage()
     )

@@ -1,0 +1,1 @@
+"""Connections to frameworks; each module needs the extra of its name."""
