@@ -8,35 +8,33 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate._internal.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import TypeVar
+    from collections.abc import Awaitable, Callable
 
     T = TypeVar("T")
 
-__all__ = ["run_to_completion", "run_uninterrupted"]
 
-
-async def run_to_completion(work: Coroutine[Any, Any, T], *, cut: bool = False) -> T:
+async def run_to_completion(work: Awaitable[T], *, cut: bool = False) -> T:
     """Await a step on the database to its end, also when the task is cancelled meanwhile.
 
     :param cut: True: a cancellation cancels the step, and is raised after the step has ended.
     """
     import asyncio
 
-    running = asyncio.ensure_future(work)
+    running: Any = asyncio.ensure_future(work)
     try:
         await wait_shielded([running], grace=0.0 if cut else inf)
     except asyncio.CancelledError:
         if not running.cancelled():
             running.exception()  # marks it as retrieved: it has no other reader
         raise
-    return running.result()
+    value: T = running.result()
+    return value
 
 
 def run_uninterrupted(

@@ -7,8 +7,6 @@ from typing import Any
 
 from attrs import frozen
 
-__all__ = ["KEY_PREFIXES", "TABLE_PREFIXES", "Prefixes", "from_column_key", "to_column_key"]
-
 # Bytes of UTF-8; an index of PostgreSQL takes at most 2,700.
 LONGEST = 1000
 PLAIN = re.compile(r"[^\\\0\ud800-\udfff]*")

@@ -6,8 +6,6 @@ import os
 from typing import Any, Protocol
 from weakref import WeakSet
 
-__all__ = ["register", "retain"]
-
 
 class Forked(Protocol):
     """A cache that starts from an empty state in a child process."""

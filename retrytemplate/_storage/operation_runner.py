@@ -7,22 +7,16 @@ that the cleanup of the operation runs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate.errors import CacheUnavailableError
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterator
-    from typing import TypeVar
-
-    T = TypeVar("T")
-    Operation = Generator[Any, Any, T]
-
-__all__ = ["AnswerLateError", "AnswerLostError", "Operation", "awaited", "operation_name"]
-__all__ += ["perform", "perform_async", "retry_once_if_answer_lost", "translate_errors"]
+T = TypeVar("T")
+Operation = Generator[Any, Any, T]
 
 
 class AnswerLostError(CacheUnavailableError):

@@ -11,14 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "is_process_gone",
-    "is_this_process",
-    "is_worker_gone",
-    "process_fingerprint",
-    "register_active_worker",
-]
-
 _active_workers: set[str] = set()
 
 
@@ -43,7 +35,7 @@ def process_fingerprint() -> str | None:
         # Another number: /proc shows the processes of another namespace.
         if number == str(os.getpid()):
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            return f"{_namespace()} {boot} {number} {start}"
+            return f"{os.readlink('/proc/self/ns/pid')} {boot} {number} {start}"
     return None
 
 
@@ -89,10 +81,6 @@ def _exists(number: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
-
-
-def _namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
 
 
 def _process(name: str) -> tuple[str, str]:

@@ -14,18 +14,12 @@ from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import check_int, check_wait
 from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
-from retrytemplate._storage.store_role import CONTEXT_CACHE
+from retrytemplate._storage.store_role import CONTEXT_CACHE, StoreRole
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from retrytemplate._storage.store_role import StoreRole
-
     # The key, the command, and whether the command may be sent twice.
     Order = tuple[str | None, tuple[Any, ...], bool]
-
-__all__ = ["AsyncConnections", "Connections", "ScriptMissingError"]
-__all__ += ["is_lost", "translate_error"]
-
 
 # Options of a URL that redis-py reads as text; it has parsers for the others.
 TEXTS = ("client_name", "decode_responses", "encoding", "encoding_errors", "password", "username")

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from retrytemplate._storage.redis_connection import Order
 
-__all__ = ["PipelinedConnections"]
-
 
 @frozen(eq=False)
 class _Command:

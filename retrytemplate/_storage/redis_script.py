@@ -5,18 +5,14 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._storage.operation_runner import retry_once_if_answer_lost
+from retrytemplate._storage.operation_runner import Operation, retry_once_if_answer_lost
 from retrytemplate._storage.redis_connection import ScriptMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._storage.operation_runner import Operation
-
     Command = tuple[Any, ...]
     Send = Callable[[str | None, Command], Operation[Any]]
-
-__all__ = ["CLOCK", "Script", "eval_script", "send_idempotent", "send_once"]
 
 
 def send_once(key: str | None, command: Command) -> Operation[Any]:

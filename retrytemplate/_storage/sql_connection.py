@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import gc
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import nullcontext
+from functools import cached_property, partial
 from os.path import samefile
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate._storage.fork_safety import register, retain
-from retrytemplate._storage.operation_runner import operation_name, perform
-from retrytemplate._storage.sql_dialect import IDENTITY, TRANSACTION
+from retrytemplate._storage.operation_runner import Operation, operation_name, perform
+from retrytemplate._storage.sql_dialect import IDENTITY, START, TRANSACTION
 from retrytemplate._storage.sql_engine import unavailable
-from retrytemplate._storage.store_role import CONTEXT_CACHE
+from retrytemplate._storage.store_role import CONTEXT_CACHE, StoreRole
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from typing import TypeVar
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from sqlalchemy import Connection
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.sql_schema import Order, Rows
-    from retrytemplate._storage.store_role import StoreRole
 
     T = TypeVar("T")
-
-__all__ = ["AsyncDatabase", "Database"]
 
 
 class _Database:
@@ -47,6 +43,13 @@ class _Database:
 
     def __init__(self, url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> None:
         self.engine: Any = sql_engine.engine(url, timeout, owner, asynchronous=self.asynchronous)
+        # The same connections, for transactions of several statements.
+        self._transactions: Any = self.engine
+        self._start: str | None = START[self.engine.dialect.name]
+        if not sql_engine.commits_each_statement(self.engine):
+            level = TRANSACTION[self.engine.dialect.name]
+            self._transactions = self.engine.execution_options(isolation_level=level)
+            self._start = None
         self._is_pool_shared = self.engine.pool is getattr(url, "pool", None)
         self._owner = owner
         self._timeout = timeout
@@ -55,10 +58,6 @@ class _Database:
     def __str__(self) -> str:
         """The database, without what may be a password."""
         return str(self.engine.url.set(query={}))
-
-    def _transactional_engine(self) -> Any:
-        """The engine, on the same connections, for transactions of several statements."""
-        return self.engine.execution_options(isolation_level=TRANSACTION[self.engine.dialect.name])
 
     def reopen(self) -> object:
         """Use new connections from now on; return the previous ones, which stay open."""
@@ -102,9 +101,11 @@ class Database(_Database):
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            with self._transactional_engine().connect() as own:
+            with self._transactions.connect() as own:
                 try:
                     with own.begin():
+                        if self._start is not None:
+                            own.exec_driver_sql(self._start)
                         return perform(step, partial(self.ask, connection=own))
                 except (SQLAlchemyError, CacheUnavailableError):
                     raise
@@ -126,8 +127,12 @@ class Database(_Database):
             self.engine.dispose()
 
 
-# By pool: the event loop of the latest use, and the lock of its tasks.
-_locks: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
+# The drivers that statements are sent to without the asynchronous layer of SQLAlchemy, which takes
+# most of the time of a short statement.
+DIRECT = "aiosqlite", "psycopg", "psycopg_async"
+
+# By connection in a transaction of ours: that of aiosqlite.
+_drivers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 class AsyncDatabase(_Database):
@@ -135,18 +140,34 @@ class AsyncDatabase(_Database):
 
     asynchronous = True
 
-    async def ask(self, order: Order, step: str, connection: AsyncConnection | None = None) -> Rows:
-        """The rows of a statement, in a transaction of its own or in the caller's."""
+    async def ask(
+        self, order: Order | list[Order], step: str, connection: AsyncConnection | None = None
+    ) -> Any:
+        """The rows of a statement, in a transaction of its own or in the caller's.
+
+        A list is one transaction, which ends at the first statement without rows; returned are the
+        rows of each.
+        """
         from sqlalchemy.exc import SQLAlchemyError
 
-        statement, parameters = order
+        orders = order if isinstance(order, list) else [order]
         try:
             if connection is not None:
-                return _rows(await connection.execute(statement, parameters))
-            rows = self._run_own(order)
-            return await (run_to_completion(rows) if self._is_sqlite else rows)
+                rows = [await self._ask_in(connection, each) for each in orders]
+            else:
+                own = self._run_own(orders)
+                rows = await (run_to_completion(own) if self._is_sqlite else own)
         except SQLAlchemyError as exc:
-            raise self._failed(step, parameters, exc) from exc
+            raise self._failed(step, orders[0][1], exc) from exc
+        return rows if isinstance(order, list) else rows[0]
+
+    async def _ask_in(self, connection: AsyncConnection, order: Order) -> Rows:
+        driver = _drivers.get(connection.sync_connection)
+        if driver is None:
+            return _rows(await connection.execute(*order))
+        from retrytemplate._storage.sqlite_writer import execute
+
+        return await execute(driver, order)
 
     async def run_in_transaction(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Await a function in one transaction of its own: an error undoes all of it.
@@ -159,10 +180,24 @@ class AsyncDatabase(_Database):
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            async with self._transactional_engine().connect() as own, self._in_order(), own.begin():
-                return await work(own)
+            return await self._transaction(work)
         except SQLAlchemyError as exc:
             raise unavailable(exc, "a transaction", self._owner) from exc
+
+    async def _transaction(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        async with self._turn(), self._transactions.connect() as own, own.begin():
+            await self._begin(own)
+            return await work(own)
+
+    async def _begin(self, own: AsyncConnection) -> None:
+        """Begin a transaction on a connection in autocommit mode."""
+        if self._start is None:
+            return
+        if self._is_sqlite and self._uses_driver:
+            _drivers[own.sync_connection] = (await own.get_raw_connection()).driver_connection
+        from sqlalchemy import text
+
+        await self._ask_in(own, (text(self._start), {}))
 
     async def is_same(self, other: AsyncDatabase, table: str) -> bool:
         """Whether a table is the same one through the connections of another owner."""
@@ -176,41 +211,65 @@ class AsyncDatabase(_Database):
         ours, theirs = [(await each.ask(order, "open"))[0] for each in (self, other)]
         return samefile(ours[0], theirs[0]) if self._is_sqlite else ours == theirs
 
+    @cached_property
+    def _has_driver(self) -> bool:
+        is_its_own = sql_engine.commits_each_statement(self.engine)
+        if not is_its_own or self.engine.dialect.driver not in DIRECT:
+            return False
+        if not self._is_sqlite:
+            return True
+        from retrytemplate._storage.sqlite_writer import is_supported
+
+        return is_supported()
+
+    @property
+    def _uses_driver(self) -> bool:
+        """Whether statements go to the driver directly."""
+        return self._has_driver and not _is_observed(self.engine)
+
     @property
     def _is_sqlite(self) -> bool:
         return bool(self.engine.dialect.name == "sqlite")
 
-    async def _run_own(self, order: Order) -> Rows:
-        async with self.engine.connect() as own, self._in_order():
-            return _rows(await own.execute(*order))
-
-    @asynccontextmanager
-    async def _in_order(self) -> AsyncIterator[None]:
-        """In SQLite the tasks use the file one after the other.
-
-        A connection that waits for the lock of the file polls it, some at most ten times a second:
-        of many connections a few would wait until their timeout.
-        """
+    def _run_own(self, orders: list[Order]) -> Awaitable[list[Rows]]:
+        kind, *_ = orders[0][0].text.split(maxsplit=1)
+        is_direct = self._uses_driver and (self._is_sqlite or len(orders) == 1)
+        # A PRAGMA may have no effect in a transaction with other statements.
+        if not is_direct or kind == "PRAGMA":
+            return self._run_in_sqlalchemy(orders, is_read=kind == "SELECT")
         if not self._is_sqlite:
-            yield
-            return
-        import asyncio
+            from retrytemplate._storage.psycopg_statements import run
 
-        loop, pool = asyncio.get_running_loop(), self.engine.pool
-        user, lock = _locks.get(pool, (None, None))
-        if user is not loop:
-            lock = asyncio.Lock()
-            _locks[pool] = loop, lock
-        try:
-            async with asyncio.timeout(self._timeout):
-                await lock.acquire()
-        except TimeoutError:  # perhaps a transaction waits for this statement
-            yield
-            return
-        try:
-            yield
-        finally:
-            lock.release()
+            return run(self.engine, orders[0])
+        from retrytemplate._storage.sqlite_writer import read, writer_of
+
+        if kind == "SELECT":
+            return read(self.engine, orders)
+        return writer_of(self.engine.pool).write(self.engine, orders, self._timeout)
+
+    async def _run_in_sqlalchemy(self, orders: list[Order], *, is_read: bool) -> list[Rows]:
+        if len(orders) > 1:
+            return await self._transaction(partial(self._run_in_turn, orders))
+        # Readers of SQLite wait for no writer: the file has a write-ahead log.
+        async with nullcontext() if is_read else self._turn(), self.engine.connect() as own:
+            return [_rows(await own.execute(*orders[0]))]
+
+    async def _run_in_turn(self, orders: list[Order], own: AsyncConnection) -> list[Rows]:
+        """The rows of each statement, until one has none."""
+        rows: list[Rows] = [()] * len(orders)
+        for number, order in enumerate(orders):
+            rows[number] = await self._ask_in(own, order)
+            if not rows[number]:
+                break
+        return rows
+
+    def _turn(self) -> AbstractAsyncContextManager[None]:
+        """In SQLite the tasks write to the file one after the other."""
+        if not self._is_sqlite:
+            return nullcontext()
+        from retrytemplate._storage.sqlite_writer import writer_of
+
+        return writer_of(self.engine.pool).turn(self._timeout)
 
     def check_connection(self, connection: Any) -> None:
         """Raise if a given connection is not an asynchronous one in a transaction."""
@@ -222,6 +281,15 @@ class AsyncDatabase(_Database):
         """Close the connections that are the owner's; the next use opens others."""
         if not self._is_pool_shared:
             await self.engine.dispose()
+
+
+OBSERVED = "before_execute", "before_cursor_execute", "after_cursor_execute"
+
+
+def _is_observed(engine: Any) -> bool:
+    """Whether a listener of SQLAlchemy, such as that of a tracer, expects the statements."""
+    dispatch = engine.sync_engine.dispatch
+    return any(getattr(dispatch, name) for name in OBSERVED)
 
 
 def _cut_off(connection: Connection, error: BaseException) -> None:

@@ -10,37 +10,39 @@ from retrytemplate._internal.values import MAX_STORED_INT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DIALECTS", "IDENTITY", "in_dialect"]
-
-
 DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
     "sqlite": {
         "now": "((julianday('now') - 2440587.5) * 86400.0)",
         "greatest": "max",
         "collate_c": "",
         "skip_locked": "",
+        "has_ended": "true",  # else the statement is not run
         # The clock counts milliseconds: a key that is deleted and begun again within the same
         # millisecond must get a higher number, too.
         "min_fence": f"(SELECT CASE WHEN value < {MAX_STORED_INT} THEN value + 1 ELSE 0 END "
         "FROM ${prefix}_meta WHERE name = 'fence')",
         "serialize_key": "WHERE true",
         "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",
-        "pairs": "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') "
-        "FROM json_each(:pairs)",
+        "in_pairs": "(number, fence) IN (SELECT json_extract(value, '$[0]'), "
+        "json_extract(value, '$[1]') FROM json_each(:pairs))",
     },
     "postgresql": {
         "now": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
         "greatest": "greatest",
         "collate_c": ' COLLATE "C"',
         "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "has_ended": "EXISTS (SELECT 1 FROM ended)",
         "min_fence": "0",
         # The worker that begins a key waits here for the previous one, and reads the clock after
         # that: a fence that was read earlier could be lower than one that has been used meanwhile.
         "serialize_key": "FROM (SELECT pg_advisory_xact_lock("
         "hashtextextended('${prefix}/' || :key, 0)) OFFSET 0) AS turn",
         "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
-        "pairs": "SELECT CAST(value ->> 0 AS bigint), CAST(value ->> 1 AS bigint) "
-        "FROM json_array_elements(CAST(:pairs AS json))",
+        # The second condition alone would read the whole table: 100 pairs are assumed.
+        "in_pairs": "number = ANY (ARRAY(SELECT CAST(value ->> 0 AS bigint) "
+        "FROM json_array_elements(CAST(:pairs AS json)))) "
+        "AND (number, fence) IN (SELECT CAST(value ->> 0 AS bigint), "
+        "CAST(value ->> 1 AS bigint) FROM json_array_elements(CAST(:pairs AS json)))",
     },
 }
 
@@ -53,6 +55,8 @@ IDENTITY = {
 }
 # SQLite: a transaction that takes the lock with its first write.
 TRANSACTION = {"sqlite": "SERIALIZABLE", "postgresql": "READ COMMITTED"}
+# The same in autocommit mode.
+START = {"sqlite": "BEGIN", "postgresql": "BEGIN ISOLATION LEVEL READ COMMITTED"}
 
 
 META = """

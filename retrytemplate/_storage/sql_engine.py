@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.imports import extra
 from retrytemplate._storage.operation_runner import AnswerLostError
 from retrytemplate._storage.sql_dialect import DIALECTS
 from retrytemplate._storage.sql_schema import LockedError
-from retrytemplate._storage.store_role import CONTEXT_CACHE
+from retrytemplate._storage.store_role import CONTEXT_CACHE, StoreRole
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
@@ -20,16 +21,13 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
     from sqlalchemy.exc import SQLAlchemyError
 
-    from retrytemplate._storage.store_role import StoreRole
-
-__all__ = ["apply_read_timeout", "engine", "missing_file", "parse_url"]
-__all__ += ["read_only_engine", "transaction_engine", "unavailable"]
 
 AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
 # Used if the URL names no driver.
 DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 ASYNC_DRIVERS = DRIVERS | {"sqlite": "aiosqlite"}
 
+CONNECTIONS = 15  # of an engine, at most
 LOCKED = "55P03"  # PostgreSQL: lock_not_available
 BUSY = 5  # SQLite, in the lower byte
 
@@ -42,6 +40,8 @@ def engine(
     if isinstance(url, kind):
         given: Any = url
         _check(given.url, owner)
+        if commits_each_statement(given):
+            return given
         return given.execution_options(isolation_level=AUTOCOMMIT)
     url = parse_url(url, owner, kind.__name__)
     if "+" not in url.drivername:
@@ -55,9 +55,29 @@ def engine(
         isolation_level=AUTOCOMMIT,
         pool_timeout=timeout,
         pool_reset_on_return=None,  # no transaction is ever left open
+        # No overflow: its connections are closed after each use, also while others are opened.
+        pool_size=CONNECTIONS,
+        max_overflow=0,
     )
     _apply_timeouts(made, timeout)
+    _autocommitting.add(made.dialect)
     return made
+
+
+# Of the engines whose connections are opened in autocommit mode.
+_autocommitting: WeakSet[Any] = WeakSet()
+
+
+def commits_each_statement(engine: Any) -> bool:
+    """Whether the connections of an engine are in autocommit mode without an option.
+
+    The option sets the mode at each use of a connection, and resets it: with SQLite these are two
+    calls of the driver's thread.
+    """
+    return (
+        engine.dialect in _autocommitting
+        and "isolation_level" not in engine.get_execution_options()
+    )
 
 
 def transaction_engine(
@@ -77,9 +97,20 @@ def read_only_engine(url: URL, timeout: float, owner: StoreRole) -> Engine:
     return made
 
 
-def _plain_engine(url: URL, timeout: float, owner: StoreRole, asynchronous: bool = False) -> Any:
+def single_use_engine(url: URL, timeout: float, owner: StoreRole) -> Engine:
+    """A new engine that keeps no connection, and bounds every wait on PostgreSQL."""
+    from sqlalchemy.pool import NullPool
+
+    made: Engine = _plain_engine(url, timeout, owner, poolclass=NullPool)
+    _apply_timeouts(made, timeout)
+    return made
+
+
+def _plain_engine(
+    url: URL, timeout: float, owner: StoreRole, asynchronous: bool = False, **options: Any
+) -> Any:
     _, create = _engine_class(owner, asynchronous)
-    return _create(create, _with_driver(url, asynchronous), timeout, owner)
+    return _create(create, _with_driver(url, asynchronous), timeout, owner, **options)
 
 
 def _engine_class(owner: StoreRole, asynchronous: bool) -> tuple[type, Any]:
@@ -232,14 +263,14 @@ def _milliseconds(seconds: float) -> int:
 
 
 def unavailable(
-    error: SQLAlchemyError, tried: str, owner: StoreRole = CONTEXT_CACHE
+    error: SQLAlchemyError | TimeoutError, tried: str, owner: StoreRole = CONTEXT_CACHE
 ) -> CacheUnavailableError:
-    """The error of a store for an error of SQLAlchemy, without the parameters."""
+    """The error of a store for one of SQLAlchemy, or for a wait; without the parameters."""
     origin = getattr(error, "orig", None)
     message = f"{tried} failed in the store of the {owner.name}: {summary(origin or error)}"
     if getattr(origin, "sqlstate", None) == LOCKED:
         return LockedError(message)
-    if getattr(origin, "sqlite_errorcode", 0) & 0xFF == BUSY:
+    if isinstance(error, TimeoutError) or getattr(origin, "sqlite_errorcode", 0) & 0xFF == BUSY:
         return LockedError(f"{message}; a transaction is open on this file: {owner.locked}")
     if getattr(error, "connection_invalidated", False):
         return AnswerLostError(message)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate._storage.operation_runner import retry_once_if_answer_lost
+from retrytemplate._storage.operation_runner import Operation, retry_once_if_answer_lost
 from retrytemplate._storage.sql_dialect import FOUND, TABLE, WRITE_AHEAD, in_dialect
 from retrytemplate.errors import CacheUnavailableError
 
@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import TextClause
 
-    from retrytemplate._storage.operation_runner import Operation
-
     Order = tuple[TextClause, dict[str, Any]]
     Rows = Sequence[Sequence[Any]]
-
-__all__ = ["LockedError", "Schema", "Tables"]
 
 CREATIONS = 20
 

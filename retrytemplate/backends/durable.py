@@ -9,19 +9,21 @@ from functools import partial, wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
+from retrytemplate._internal.closing import AsyncClosing, Closing
 from retrytemplate._internal.validation import (
+    check_choice,
     check_function,
     check_int,
     check_seconds,
     check_wait,
 )
 from retrytemplate._storage.fork_safety import register
-from retrytemplate._storage.operation_runner import perform, perform_async
+from retrytemplate._storage.operation_runner import Operation, perform, perform_async
 from retrytemplate._storage.process_liveness import is_process_gone
 from retrytemplate.backends.leases import LeasedClaim, RenewingTask, RenewingThread
 from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
 from retrytemplate.caches.record_limit import check_record_limit
-from retrytemplate.clock import given_or_system
+from retrytemplate.clock import Clock, given_or_system
 from retrytemplate.errors import (
     AttemptInProgressError,
     CacheUnavailableError,
@@ -32,30 +34,19 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Coroutine
-    from typing import Concatenate, Self
+    from typing import Concatenate
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate._storage.column_keys import Prefixes
-    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.backends.redis.operations import Steps as RedisSteps
     from retrytemplate.backends.sql.operations import Steps as SQLSteps
     from retrytemplate.caches.record import Record
-    from retrytemplate.clock import Clock
-
-__all__ = [
-    "PAGE",
-    "AwaitedCache",
-    "BlockingCache",
-    "DurableCache",
-    "OnStoreError",
-    "check_records",
-]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 OnStoreError = Literal["raise", "run_unguarded"]
-CHOICES = get_args(OnStoreError)
+
 PAGE = 1000
 
 
@@ -133,10 +124,7 @@ class DurableCache(ABC):
         check_records(redact, record_limit)
         self.redact = redact
         self.record_limit = record_limit
-        if on_store_error not in CHOICES:
-            raise ValueError(
-                f"on_store_error must be one of {', '.join(CHOICES)}, got {on_store_error!r}"
-            )
+        check_choice("on_store_error", on_store_error, *get_args(OnStoreError))
         self.on_store_error = on_store_error
         self._monotonic = given_or_system(clock).monotonic
         self._store = self._store_class(url, self.timeout)
@@ -314,7 +302,7 @@ class DurableCache(ABC):
         return claim
 
 
-class BlockingCache(DurableCache, RetryContextCache):
+class BlockingCache(DurableCache, Closing, RetryContextCache):
     """A synchronous cache."""
 
     blocking = True
@@ -327,12 +315,6 @@ class BlockingCache(DurableCache, RetryContextCache):
     def _perform(self, step: Operation[T], connection: Any = None) -> T:
         return perform(step, partial(self._reply, connection))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the renewals and close the connections; the next use opens others."""
         self._end_left()
@@ -343,7 +325,7 @@ class BlockingCache(DurableCache, RetryContextCache):
         return isinstance(key, str) and self.peek(key) is not None
 
 
-class AwaitedCache(DurableCache, AsyncRetryContextCache):
+class AwaitedCache(DurableCache, AsyncClosing, AsyncRetryContextCache):
     """A cache for asyncio, in one event loop at a time."""
 
     _renewer: RenewingTask
@@ -359,12 +341,6 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
     async def _perform(self, step: Operation[T], connection: Any = None) -> T:
         self._check_loop()
         return await perform_async(step, partial(self._reply, connection))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End the renewals and close the connections; the next use opens others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from attrs import field, frozen
 
@@ -12,14 +12,10 @@ from retrytemplate.caches.record import Record, to_json
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.backends.durable import BlockingCache
 
     T = TypeVar("T")
-
-__all__ = ["ContextInspector", "Entry", "entry"]
 
 UNREADABLE = {"phase": "damaged", "fence": 0}
 """Values shown for columns that cannot be read; None for the others."""
@@ -110,6 +106,10 @@ class ContextInspector:
     def __init__(self, cache: BlockingCache, steps: ReadOnlyOperations) -> None:
         self._cache = cache
         self._steps = steps
+
+    def exists(self) -> bool:
+        """Whether the tables exist; True for a store without tables."""
+        return True
 
     def page(self, *, prefix: str = "", after: str = "", limit: int) -> list[Entry]:
         """The entries whose keys begin with *prefix*, in order, beginning after *after*."""

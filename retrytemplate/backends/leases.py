@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from attrs import define
+from attrs import define, field
 
 from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate.caches.base import Claim
@@ -18,9 +18,6 @@ from retrytemplate.errors import LeaseLostError
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-
-__all__ = ["LeasedClaim", "Leases", "RenewingTask", "RenewingThread"]
-
 
 # Fractions of a lease: a renewal after a third leaves time for another one; after a failed renewal
 # the next one is made sooner.
@@ -123,6 +120,7 @@ class Leases:
         return at
 
 
+@define(eq=False, repr=False, slots=False)
 class _Renewer:
     """Renews the leases of claims.
 
@@ -131,17 +129,11 @@ class _Renewer:
     :param end_left: ends the claims that finalizers have left; called at each wake-up.
     """
 
-    def __init__(
-        self,
-        renew: Callable[[LeasedClaim], Any],
-        monotonic: Callable[[], float],
-        end_left: Callable[[], Any],
-    ) -> None:
-        self._renew = renew
-        self._end_left = end_left
-        self._monotonic = monotonic
-        self._leases = Leases()
-        self._next_wakeup = math.inf  # without a notification
+    _renew: Callable[[LeasedClaim], Any]
+    _monotonic: Callable[[], float]
+    _end_left: Callable[[], Any]
+    _leases: Leases = field(init=False, factory=Leases)
+    _next_wakeup: float = field(init=False, default=math.inf)  # without a notification
 
     def _seconds_to_wakeup(self, now: float) -> float | None:
         """Set the next wake-up; None: only a notification ends the wait."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.caches.record import from_json
-from retrytemplate.caches.record_schema import SERIAL, TEXT, TIME, fault, loads, or_null
+from retrytemplate.caches.record import Record, from_json
+from retrytemplate.caches.record_schema import SERIAL, TEXT, TIME, Field, fault, loads, or_null
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from retrytemplate.caches.record import Record
-    from retrytemplate.caches.record_schema import Field
-
-__all__ = ["damaged", "parsed"]
 
 COLUMNS: Mapping[str, Field] = {
     "phase": TEXT,

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from attrs import Factory, define
 from cachetools import TLRUCache
 
 from retrytemplate.caches.record import Record
@@ -22,6 +23,7 @@ CompletionMarker = tuple[float, Record | None]
 DONE = Record(phase="done")
 
 
+@define(eq=False)
 class BoundedRecords:
     """A bounded number of records, each kept *ttl* seconds after its last write.
 
@@ -33,52 +35,42 @@ class BoundedRecords:
     # steps the garbage collector may close an execution that writes here, too: each step is one
     # call of an OrderedDict, and does not depend on the previous one.
 
-    def __init__(
-        self,
-        capacity: int,
-        ttl: float | None,
-        timer: Callable[[], float],
-        in_flight: Container[str],
-        *,
-        evicts: bool,
-    ) -> None:
-        self._capacity = capacity
-        self._ttl = ttl
-        self._timer = timer
-        self._in_flight = in_flight
-        self._evicts = evicts
-        self._records: OrderedDict[str, Record] = OrderedDict()  # as they were used
-        self._ends: OrderedDict[str, float] = OrderedDict()  # as they were written, if they end
-        self.keys: Container[str] = self._records
+    _capacity: int
+    _ttl: float | None
+    _timer: Callable[[], float]
+    _in_flight: Container[str]
+    _evicts: bool
+    keys: OrderedDict[str, Record] = Factory(OrderedDict)  # as they were used
+    _ends: OrderedDict[str, float] = Factory(OrderedDict)  # as they were written, if they end
 
     def get(self, key: str) -> Record | None:
         self._expire()
-        record = self._records.get(key)
+        record = self.keys.get(key)
         if record is not None:
-            _used(self._records, key)
+            _used(self.keys, key)
         return record
 
     def pop(self, key: str, _default: None = None) -> None:
-        self._records.pop(key, None)
+        self.keys.pop(key, None)
         self._ends.pop(key, None)
 
     def __setitem__(self, key: str, record: Record) -> None:
         self._expire()
-        if key not in self._records and len(self._records) >= self._capacity:
+        if key not in self.keys and len(self.keys) >= self._capacity:
             self._evict_for(key)
-        self._records[key] = record
-        _used(self._records, key)
+        self.keys[key] = record
+        _used(self.keys, key)
         if self._ttl is not None:
             self._ends[key] = self._timer() + self._ttl
             _used(self._ends, key)
 
     def __contains__(self, key: object) -> bool:
         self._expire()
-        return key in self._records
+        return key in self.keys
 
     def __len__(self) -> int:
         self._expire()
-        return len(self._records)
+        return len(self.keys)
 
     def _expire(self) -> None:
         if self._ends:
@@ -110,7 +102,7 @@ class BoundedRecords:
         """The least recently used key that is not in flight."""
         while True:
             try:
-                return next((key for key in self._records if key not in self._in_flight), None)
+                return next((key for key in self.keys if key not in self._in_flight), None)
             except RuntimeError:  # the garbage collector closed an execution, which wrote
                 continue
 

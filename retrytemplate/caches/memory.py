@@ -9,14 +9,13 @@ from retrytemplate.caches.base import Claim
 from retrytemplate.caches.in_process import InProcessClaims
 from retrytemplate.caches.snapshot import load
 from retrytemplate.caches.worker_id import worker_name
-from retrytemplate.clock import given_or_system
+from retrytemplate.clock import Clock, given_or_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.caches.record import Record
-    from retrytemplate.clock import Clock
 
 __all__ = ["MemoryRetryContextCache", "NewClaim"]
 
@@ -153,12 +152,9 @@ class MemoryRetryContextCache(InProcessClaims):
         if type(self._records) is dict:
             from retrytemplate.caches.bounded import BoundedRecords
 
+            evicts = self.when_full == "evict"
             self._records = BoundedRecords(
-                self.capacity,
-                self.ttl,
-                self._timer,
-                self._claims,
-                evicts=self.when_full == "evict",
+                self.capacity, self.ttl, self._timer, self._claims, evicts
             )
             self._kept_keys = self._records.keys
         self._records[key] = record

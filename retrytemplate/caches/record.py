@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import dropwhile
+from os import sep
 from os.path import dirname, join
-from traceback import StackSummary, TracebackException
+from traceback import FrameSummary, StackSummary, TracebackException
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
@@ -16,7 +17,6 @@ from retrytemplate.history import AttemptRecord, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from traceback import FrameSummary
 
 __all__ = [
     "FORMAT",
@@ -41,6 +41,14 @@ MARK = 40
 # Files whose frames are the library's; the demo stands for a program of the user's.
 PACKAGE = join(dirname(dirname(__file__)), "")
 DEMO = join(PACKAGE, "demo", "")
+# Between the library and a function of the caller, in asynchronous steps.
+BRIDGES = (
+    "/asyncio/threads.py",
+    "/concurrent/futures/thread.py",
+    "/sqlalchemy/ext/asyncio/engine.py",
+    "/sqlalchemy/util/concurrency.py",
+    "/sqlalchemy/util/_concurrency_py3k.py",
+)
 NO_TRACEBACK = "<no traceback: format_exception failed>"
 
 
@@ -149,7 +157,7 @@ def _drop_our_frames(whole: TracebackException) -> None:
     chain = [whole]
     while chain:
         each = chain.pop()
-        frames = list(dropwhile(_is_ours, each.stack))
+        frames = list(dropwhile(_is_above_the_callback, each.stack))
         # None: no heading above no frames.
         stack: Any = StackSummary.from_list(frames) if frames else None
         each.stack = stack
@@ -157,8 +165,11 @@ def _drop_our_frames(whole: TracebackException) -> None:
         chain.extend(part for part in parts if part is not None)
 
 
-def _is_ours(frame: FrameSummary) -> bool:
-    return frame.filename.startswith(PACKAGE) and not frame.filename.startswith(DEMO)
+def _is_above_the_callback(frame: FrameSummary) -> bool:
+    """Whether it is the library's, or between the library and a function of the caller."""
+    name = frame.filename
+    is_ours = name.startswith(PACKAGE) and not name.startswith(DEMO)
+    return is_ours or name.replace(sep, "/").endswith(BRIDGES)
 
 
 def brief(message: str, redact: Callable[[str], str] | None) -> str:

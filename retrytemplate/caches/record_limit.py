@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from retrytemplate._internal.validation import check_int
-from retrytemplate.caches.record import MARK, shortened, to_json, to_text
+from retrytemplate.caches.record import MARK, Record, shortened, to_json, to_text
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import HISTORY_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from retrytemplate.caches.record import Record
 
 __all__ = ["RECORD_LIMIT", "check_record_limit", "truncate_to_limit"]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from retrytemplate._internal.values import MAX_STORED_INT
 from retrytemplate.history import Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "ANY",
@@ -33,6 +30,7 @@ __all__ = [
     "fault",
     "loads",
     "objects",
+    "one_of",
     "or_null",
 ]
 
@@ -53,6 +51,10 @@ def or_null(field: Field) -> Field:
     return lambda value: value is None or fits(value), f"{allowed} or null"
 
 
+def one_of(*choices: Any) -> Field:
+    return lambda value: value in choices, f"one of {', '.join(choices)}"
+
+
 PHASES = get_args(Phase)
 
 ANY: Field = (lambda value: True, "a JSON value")
@@ -67,7 +69,7 @@ FLAG: Field = (lambda value: isinstance(value, bool), "true or false")
 FORMAT_NUMBER: Field = (lambda value: type(value) is int and value >= 1, "an int >= 1")
 LIST: Field = (lambda value: isinstance(value, list), "a list")
 OBJECT: Field = (lambda value: isinstance(value, dict), "a JSON object")
-PHASE: Field = (lambda value: value in PHASES, f"one of {', '.join(PHASES)}")
+PHASE: Field = one_of(*PHASES)
 TEXT: Field = (lambda value: isinstance(value, str), "a string")
 TIME: Field = (_is_time, "a finite number")
 

@@ -10,14 +10,13 @@ from attrs import evolve
 from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate.caches.worker_id import host_name, parse_worker_id
 from retrytemplate.errors import AttemptLostError, RecordedFailure
-from retrytemplate.history import RESTORED
+from retrytemplate.history import RESTORED, AttemptRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retrytemplate._engine.context import RetryContext
     from retrytemplate.caches.record import Phase, Record
-    from retrytemplate.history import AttemptRecord
 
 __all__ = ["load", "mutable_state", "refresh", "restore", "snapshot"]
 

@@ -58,7 +58,7 @@ def made_by(kind, **settings):
         ({"redact": "x"}, TypeError, "redact must be callable, got 'x'"),
         ({"record_limit": 8191}, ValueError, "record_limit must be an int >= 8192, got 8191"),
         ({"record_limit": None}, TypeError, "record_limit must be an int >= 8192, got None"),
-        ({"on_store_error": "ignore"}, ValueError, "must be one of raise, run_unguarded, got 'ig"),
+        ({"on_store_error": "ignore"}, ValueError, "must be .raise. or .run_unguarded., got .ig"),
         ({"clock": 1}, TypeError, "clock must be an object with the methods monotonic, .* got 1"),
     ],
 )

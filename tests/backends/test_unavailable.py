@@ -67,7 +67,14 @@ def test_callback_runs_unguarded_without_the_store_if_configured(nowhere):
         template = RetryTemplate(cache=cache, name="work", listeners=[listener])
         value = template.execute(lambda context: context.fence, state=RetryState("m1"))
     assert value is None
-    assert listener.hooks == ["open", "on_store_error", "before_attempt", "on_success", "close"]
+    assert listener.hooks == [
+        "open",
+        "on_store_error",
+        "before_attempt",
+        "on_success",
+        "on_first_success",
+        "close",
+    ]
 
 
 async def test_asynchronous_callback_runs_unguarded_when_allowed(nowhere):
@@ -91,7 +98,7 @@ def test_store_that_fails_during_the_callback_keeps_its_value(store):
         return "handled"
 
     assert template.execute(handle, state=RetryState("m1")) == "handled"
-    assert listener.hooks[-2:] == ["on_store_error", "close"]
+    assert listener.hooks[-3:] == ["on_store_error", "on_first_success", "close"]
 
 
 def test_store_that_fails_during_the_callback_keeps_its_failure(store):

@@ -382,7 +382,7 @@ def test_stopped_server_is_an_error_until_it_is_started(on, server):
 
 def test_server_that_hangs_is_an_error_without_a_second_try(on, server):
     """The server runs the command when it continues: the key is held by a cancelled task."""
-    cache = on(timeout=0.05)
+    cache = on(timeout=0.3)
     cache.begin("other", worker="one")
     server.process.send_signal(signal.SIGSTOP)
     with pytest.raises(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from retrytemplate._internal.validation import check_seconds
+from retrytemplate._internal.validation import check_flag, check_seconds
 from retrytemplate._storage.column_keys import KEY_PREFIXES, from_column_key
 from retrytemplate._storage.redis_connection import AsyncConnections, Connections
 from retrytemplate._storage.redis_pipeline import PipelinedConnections
-from retrytemplate.backends.durable import AwaitedCache, BlockingCache, DurableCache
+from retrytemplate.backends.durable import AwaitedCache, BlockingCache, DurableCache, OnStoreError
 from retrytemplate.backends.redis.operations import END, Steps
 from retrytemplate.caches.in_process import refuse_connection
 from retrytemplate.caches.record_limit import RECORD_LIMIT
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis as AsyncRedis
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate.backends.durable import OnStoreError
     from retrytemplate.clock import Clock
 
 C = TypeVar("C", bound="Redis | AsyncRedis")
-
-__all__ = ["AsyncRedisRetryContextCache", "RedisRetryContextCache"]
 
 DAY = 86400
 
@@ -131,8 +128,7 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
         on_store_error: OnStoreError = "raise",
         pipeline: bool = False,
     ) -> None:
-        if not isinstance(pipeline, bool):
-            raise TypeError(f"pipeline must be True or False, got {pipeline!r}")
+        check_flag("pipeline", pipeline)
         self._store_class = PipelinedConnections if pipeline else AsyncConnections
         super().__init__(
             url,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from retrytemplate._storage.operation_runner import Operation
 
-__all__ = ["RedisEntries"]
-
 
 class _LookingSteps(Steps):
     """Operations that read all fields."""

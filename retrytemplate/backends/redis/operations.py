@@ -17,15 +17,12 @@ from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.redis import scripts
 from retrytemplate.backends.stored_rows import parsed
 from retrytemplate.caches.base import completed, in_progress, lost
-from retrytemplate.caches.record import to_text
+from retrytemplate.caches.record import Record, to_text
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.redis_script import Script, Send
-    from retrytemplate.caches.record import Record
-
-__all__ = ["Steps", "moment", "readable"]
 
 AT_ONCE = 1000
 MOST = 6e9
@@ -184,6 +181,18 @@ class Steps:
 
     def _token(self) -> str:
         return f"{self._origin}.{next(self._calls)}"
+
+
+def scan(opening: str, rest: str, kind: str) -> Operation[set[bytes]]:
+    """The keys of a type that begin with *opening* and continue as the pattern *rest* says."""
+    pattern, found, cursor = SPECIAL.sub(ESCAPED, opening) + rest, set[bytes](), END
+    while True:
+        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", kind)
+        following, keys = yield from send_idempotent(None, command)
+        found.update(keys)
+        cursor = following.decode()
+        if cursor == END:
+            return found
 
 
 def moment(text: bytes | str) -> float:

@@ -5,22 +5,6 @@ from __future__ import annotations
 from retrytemplate._internal.values import MAX_STORED_INT
 from retrytemplate._storage.redis_script import CLOCK, Script
 
-__all__ = [
-    "BEGIN",
-    "FAIL",
-    "FINISH",
-    "FORGET",
-    "GIVE_BACK",
-    "HOLDS",
-    "LIST",
-    "LIST_ALL",
-    "LOOK",
-    "REMEMBER",
-    "RENEW",
-    "SWAP",
-]
-
-
 FENCE_KEPT = 60
 """Seconds for which the fence of a deleted key is kept."""
 
@@ -46,20 +30,23 @@ end
 """
 
 # A write of a claim: if the claim holds the key, or if the same call has written before.
-CLAIM = (
-    WORDS
-    + """
+CLAIM = """
 local worker, fence, token = ARGV[1], ARGV[2], ARGV[3]
 local found = redis.call('HMGET', name, 'worker', 'fence', 'token', 'lease')
 local mine = found[1] == worker and found[2] == fence
 local repeated = found[2] == fence and found[3] == token
 """
-)
 
 
-BEGIN = Script(
-    WORDS
-    + """
+def _script(text: str) -> Script:
+    return Script(WORDS + text)
+
+
+def _claim(text: str) -> Script:
+    return _script(CLAIM + text)
+
+
+BEGIN = _script("""
 local worker, token, lease, ttl, fresh = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local process, takeover = ARGV[6], ARGV[7]
 local record, fence, ends, lost, phase, holder, last, expires = unpack(redis.call('HMGET', name,
@@ -99,24 +86,18 @@ redis.call('HSET', name,
     'token', token)
 keep_until(after(lease + ttl))
 return taken()
-"""
-)
+""")
 
-RENEW = Script(
-    CLAIM
-    + """
+RENEW = _claim("""
 if not mine then return false end
 local lease, ttl = ARGV[4], ARGV[5]
 local ends = whole(after(lease))
 redis.call('HSET', name, 'lease', ends)
 keep_until(after(lease + ttl))
 return ends
-"""
-)
+""")
 
-FAIL = Script(
-    CLAIM
-    + """
+FAIL = _claim("""
 if not mine then return repeated and '0' or false end
 local lease, ttl, held = ARGV[4], ARGV[5], ARGV[6] == '1'
 local ends = held and whole(after(lease)) or '0'
@@ -131,20 +112,14 @@ else
     keep_until(after(ttl))
 end
 return ends
-"""
-)
+""")
 
-FINISH = Script(
-    CLAIM
-    + """
+FINISH = _claim("""
 if mine then forget(fence, token) end
 return mine or repeated
-"""
-)
+""")
 
-REMEMBER = Script(
-    CLAIM
-    + """
+REMEMBER = _claim("""
 if mine then
     local ends = after(ARGV[4])
     redis.call('DEL', name)
@@ -154,13 +129,10 @@ if mine then
     keep_until(ends)
 end
 return mine or repeated
-"""
-)
+""")
 
 # A lost attempt that is not recorded yet is restored, so that the next worker finds it.
-GIVE_BACK = Script(
-    CLAIM
-    + """
+GIVE_BACK = _claim("""
 if not mine then return false end
 local record, lost, phase, expires = unpack(
     redis.call('HMGET', name, 'record', 'lost', 'phase', 'expires'))
@@ -176,23 +148,17 @@ else
     keep_until(tonumber(expires))
 end
 return true
-"""
-)
+""")
 
-HOLDS = Script(CLAIM + "return mine and tonumber(found[4]) > now")
+HOLDS = _claim("return mine and tonumber(found[4]) > now")
 
-FORGET = Script(
-    WORDS
-    + """
+FORGET = _script("""
 local fence = redis.call('HGET', name, 'fence')
 if redis.call('DEL', name) == 1 then forget(number(fence) and fence or whole(now), '') end
 return true
-"""
-)
+""")
 
-SWAP = Script(
-    WORDS
-    + """
+SWAP = _script("""
 local expected, ttl = ARGV[1], ARGV[2]
 local version, fence, lease = unpack(redis.call('HMGET', name, 'version', 'fence', 'lease'))
 if (version or '0') ~= expected then return false end
@@ -204,8 +170,7 @@ redis.call('HSET', name, 'record', ARGV[3], 'version', ARGV[4], 'phase', ARGV[5]
     'expires', whole(after(ttl)), 'fence', fence or whole(now))
 keep_until(math.max(now, tonumber(lease) or 0) + ttl * 1000000)
 return true
-"""
-)
+""")
 
 
 def _listing(field: str) -> Script:
@@ -226,10 +191,7 @@ return {{page[1], names}}
 LIST = _listing("version")
 LIST_ALL = _listing("phase")
 
-LOOK = Script(
-    WORDS
-    + """
+LOOK = _script("""
 return {whole(now), unpack(redis.call('HMGET', name,
     'record', 'phase', 'fence', 'worker', 'lease', 'expires'))}
-"""
-)
+""")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from retrytemplate._internal.validation import check_limit_or_none, to_seconds
+from retrytemplate._internal.validation import check_limit_or_none, read_seconds
 from retrytemplate._storage.column_keys import TABLE_PREFIXES
 from retrytemplate._storage.sql_connection import AsyncDatabase, Database
 from retrytemplate.backends.durable import (
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.backends.durable import OnStoreError
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.caches.record import Record
     from retrytemplate.clock import Clock
 
 E = TypeVar("E", bound="Engine | AsyncEngine")
-
-__all__ = ["AsyncSQLRetryContextCache", "SQLRetryContextCache"]
 
 
 class _OnSQL(DurableCache, Generic[E]):
@@ -53,8 +53,7 @@ class _OnSQL(DurableCache, Generic[E]):
         on_store_error: OnStoreError = "raise",
     ) -> None:
         super().__init__(url, lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self.ttl: float | None = to_seconds(ttl)
-        check_limit_or_none("ttl", self.ttl)
+        self.ttl: float | None = read_seconds("ttl", ttl, check_limit_or_none)
         dialect = self._store.engine.dialect.name
         self._steps = Steps(dialect, self.prefix, self.lease, self.ttl)
         self._begin_life()
@@ -129,6 +128,29 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
         except CacheUnavailableError:
             return False
         return is_same
+
+    async def succeed_with(
+        self,
+        claim: Claim,
+        statement: str,
+        parameters: dict[str, Any],
+        *,
+        remember: float | None = None,
+        record: Record | None = None,
+    ) -> bool:
+        """``succeed``, together with another statement on the same server: one round trip.
+
+        :param statement: it returns rows.  PostgreSQL: it changes nothing unless the table
+            ``ended`` has a row.
+        :return: whether the statement returned a row.
+        :raises LeaseLostError: another claim holds the key; the statement has changed nothing.
+        """
+        self._renewer.drop(claim)
+        steps: Any = self._steps
+        ours = self._ours(claim)
+        order = steps.succeed_with(ours, statement, parameters, remember, record)
+        done: bool = await self._perform(order)
+        return done
 
     async def __aiter__(self) -> AsyncIterator[str]:
         after = ""

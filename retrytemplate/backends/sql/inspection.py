@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrytemplate._storage.column_keys import from_column_key, to_column_key
 from retrytemplate._storage.sql_engine import missing_file
@@ -13,13 +13,9 @@ from retrytemplate.backends.sql.operations import Steps
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from retrytemplate._storage.operation_runner import Operation
 
     T = TypeVar("T")
-
-__all__ = ["SQLEntries"]
 
 # Each key that begins with a text sorts before that text followed by these.
 BEHIND_ALL = "\U0010ffff" * 250
@@ -46,8 +42,11 @@ class _LookingSteps(Steps):
         rows = yield self._order(ONE, key=to_column_key(key), ttl=self.ttl)
         return _entry(*rows[0]) if rows else None
 
+    def exists(self) -> Operation[bool]:
+        return self._tables.found()
+
     def prepare(self) -> Operation[None]:
-        if not (yield from self._tables.found()):
+        if not (yield from self.exists()):
             raise CacheUnavailableError(f"the database has no tables {self.prefix}_*")
 
 
@@ -62,7 +61,11 @@ class SQLEntries(ContextInspector):
         cache = SQLRetryContextCache(url, prefix=prefix)
         engine = cache._store.engine
         self._url = engine.url
-        super().__init__(cache, _LookingSteps(engine.dialect.name, prefix, cache.lease, None))
+        self._steps_on_tables = _LookingSteps(engine.dialect.name, prefix, cache.lease, None)
+        super().__init__(cache, self._steps_on_tables)
+
+    def exists(self) -> bool:
+        return self._perform(self._steps_on_tables.exists())
 
     def _perform(self, step: Operation[T]) -> T:
         missing = missing_file(self._url)

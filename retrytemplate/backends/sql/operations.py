@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from retrytemplate._storage.column_keys import from_column_key, to_column_key
 from retrytemplate._storage.operation_runner import AnswerLostError, retry_once_if_answer_lost
@@ -14,20 +14,15 @@ from retrytemplate._storage.sql_schema import LockedError, Schema, Tables
 from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.sql import statements as sql
 from retrytemplate.backends.stored_rows import damaged, parsed
-from retrytemplate.caches.base import completed, in_progress, lost
-from retrytemplate.caches.record import to_text
+from retrytemplate.caches.base import Claim, completed, in_progress, lost
+from retrytemplate.caches.record import Record, to_text
 from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError, MisuseError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.sql_schema import Order, Rows
-    from retrytemplate.caches.base import Claim
-    from retrytemplate.caches.record import Record
-
-__all__ = ["SQLClaim", "Steps", "track_rollback"]
-
 
 CONTEXTS = Schema("schema", sql.SCHEMA, sql.schema)
 AT_ONCE = 1000
@@ -56,6 +51,7 @@ class Steps:
     """
 
     def __init__(self, dialect: str, prefix: str, lease: float, ttl: float | None) -> None:
+        self._dialect = dialect
         self.prefix = prefix
         self.lease = lease
         self.ttl = ttl
@@ -161,16 +157,31 @@ class Steps:
         """Delete the key, or leave a completion marker."""
         if claim.undone and connection is None:
             return (yield from self._undo(claim))
-        if remember is None:
-            rows = yield self._order(sql.FINISH, **_claim_columns(claim))
-        else:
-            kept = _record_columns(record)
-            rows = yield self._order(
-                sql.REMEMBER, **_claim_columns(claim), **kept, remember=remember
-            )
+        statement, columns = _end_of(claim, remember, record)
+        rows = yield self._order(statement, **columns)
         _returned_value(claim, rows)
         if connection is not None:
             track_rollback(claim, connection)
+
+    def succeed_with(
+        self,
+        claim: SQLClaim,
+        also: str,
+        parameters: dict[str, Any],
+        remember: float | None,
+        record: Record | None,
+    ) -> Operation[bool]:
+        """The same and another statement, together; whether that one returned a row."""
+        statement, columns = _end_of(claim, remember, record)
+        if self._dialect == "sqlite":  # no statement of it contains two writes
+            order: Any = [self._order(statement, **columns), self._order(also, **parameters)]
+            ended, others = yield order
+        else:
+            order = self._order(sql.ENDED_WITH % (statement, also), **columns, **parameters)
+            [(ended, others)] = yield order
+        if not ended:
+            raise lost(claim)
+        return bool(others)
 
     def _undo(self, claim: SQLClaim) -> Operation[None]:
         """Release the key if it is held: the end of the claim may have been rolled back."""
@@ -247,6 +258,16 @@ def _claim_columns(claim: Claim) -> dict[str, Any]:
     return {"key": to_column_key(claim.key), "fence": claim.fence, "worker": claim.worker}
 
 
+def _end_of(
+    claim: Claim, remember: float | None, record: Record | None
+) -> tuple[str, dict[str, Any]]:
+    """The statement that ends a claim after a success, and its parameters."""
+    columns = _claim_columns(claim)
+    if remember is None:
+        return sql.FINISH, columns
+    return sql.REMEMBER, {**columns, **_record_columns(record), "remember": remember}
+
+
 def _returned_value(claim: Claim, rows: Rows) -> Any:
     """The value that a write to the row of the claim returned.
 
@@ -269,28 +290,35 @@ def _record_columns(record: Record | None) -> dict[str, Any]:
 
 # The claims that were ended in the latest transaction of a connection.
 _ended: WeakKeyDictionary[Connection, list[SQLClaim]] = WeakKeyDictionary()
+# The engines whose connections report the begin and the rollback of each transaction.
+_observed: WeakSet[Engine] = WeakSet()
 
 
 def track_rollback(claim: SQLClaim, connection: Any) -> None:
     """Note a rollback on the claim, which was ended in this connection."""
+    inner: Connection = getattr(connection, "sync_connection", None) or connection
+    if inner.engine not in _observed:
+        _observe(inner.engine)
+    claim.undone = False
+    _ended.setdefault(inner, []).append(claim)
+
+
+def _observe(engine: Engine) -> None:
+    """Listen to an engine once: listeners of each connection cost more than its statements."""
     from sqlalchemy import event
 
-    inner: Connection = getattr(connection, "sync_connection", None) or connection
-    if inner not in _ended:
-        _ended[inner] = []
-        for name in ("begin", "begin_twophase"):
-            event.listen(inner, name, _has_begun)
-        for name in ("rollback", "rollback_twophase", "rollback_savepoint"):
-            event.listen(inner, name, _was_rolled_back)
-    claim.undone = False
-    _ended[inner].append(claim)
+    for name in ("begin", "begin_twophase"):
+        event.listen(engine, name, _has_begun)
+    for name in ("rollback", "rollback_twophase", "rollback_savepoint"):
+        event.listen(engine, name, _was_rolled_back)
+    _observed.add(engine)
 
 
 def _has_begun(connection: Connection, *_: Any) -> None:
-    _ended[connection].clear()
+    _ended.pop(connection, None)
 
 
 def _was_rolled_back(connection: Connection, *_: Any) -> None:
-    for claim in _ended[connection]:
+    for claim in _ended.get(connection, ()):
         if claim.completed:
             claim.completed, claim.undone = False, True

@@ -5,9 +5,6 @@ from __future__ import annotations
 from retrytemplate._internal.values import MAX_STORED_INT
 from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
 
-__all__ = ["SCHEMA", "schema"]
-
-
 SCHEMA = 1
 """The version of the tables."""
 
@@ -96,6 +93,10 @@ UPDATE ${{prefix}}_contexts SET
     record = CAST(:record AS text), version = :version, phase = 'done', worker = NULL,
     lease_until = NULL, lost = NULL, expires = ${{now}} + :remember, updated = ${{now}}
 WHERE {MINE} RETURNING 1"""
+# PostgreSQL: the end of a claim and a statement that depends on it, in one round trip.
+ENDED_WITH = """
+WITH ended AS (%s), also AS (%s)
+SELECT (SELECT count(*) FROM ended), (SELECT count(*) FROM also)"""
 # A lost attempt that is not recorded yet is restored, so that the next worker finds it.
 GIVE_BACK = f"""
 UPDATE ${{prefix}}_contexts SET
