@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         ),
         "retrytemplate.batch.events": "Event StepListener",
         "retrytemplate.batch.explain": "Explanation Scenario",
-        "retrytemplate.batch.journal.repository": "JobRepository",
+        "retrytemplate.batch.journal.repository": "JobRepository RepositorySnapshot",
         "retrytemplate.batch.outbox": "Message Outbox SendReport UnsentMessage UnsentMessages",
         "retrytemplate.batch.readers.base": "AsyncCursor Cursor Reader Records",
         "retrytemplate.batch.readers.csv": "CsvReader",

@@ -22,6 +22,7 @@ from retrytemplate.batch.events import StepListener as StepListener
 from retrytemplate.batch.explain import Explanation as Explanation
 from retrytemplate.batch.explain import Scenario as Scenario
 from retrytemplate.batch.journal.repository import JobRepository as JobRepository
+from retrytemplate.batch.journal.repository import RepositorySnapshot as RepositorySnapshot
 from retrytemplate.batch.outbox import Message as Message
 from retrytemplate.batch.outbox import Outbox as Outbox
 from retrytemplate.batch.outbox import SendReport as SendReport

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from retrytemplate.caches.record_schema import loads
 
-__all__ = ["Codec", "JsonCodec"]
-
 PLAIN = {str, int, bool, type(None)}
 
 

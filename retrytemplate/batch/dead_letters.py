@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from attrs import asdict, field, frozen
 
@@ -14,6 +14,7 @@ from retrytemplate._internal.validation import (
     instance_of,
 )
 from retrytemplate.batch import validation
+from retrytemplate.batch.events import Event, StepListener
 from retrytemplate.batch.journal.letter_rows import change_letter
 from retrytemplate.batch.journal.letters import attempts_from, indexable_text, sanitize_text
 from retrytemplate.batch.journal.repository import JobRepository
@@ -26,29 +27,18 @@ from retrytemplate.batch.journal.rows import (
     parsed,
     readable,
 )
-from retrytemplate.batch.journal.schema import now
+from retrytemplate.batch.journal.schema import Tables, now
 from retrytemplate.caches.record_schema import TEXT, TIME, objects, or_null
+from retrytemplate.control.events import notify_listeners
+from retrytemplate.listeners.defaults import with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import TextIO
 
     from sqlalchemy import ColumnElement, Connection, RowMapping, Table
 
     from retrytemplate.batch.journal.rows import Phase, State
-    from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.history import AttemptRecord
-
-__all__ = [
-    "PHASES",
-    "STATES",
-    "AuditEntry",
-    "DeadLetter",
-    "DeadLetters",
-    "Discarding",
-    "LetterFilter",
-    "audit_from",
-]
 
 # Letters that ``each()`` reads at once.
 PAGE = 200
@@ -141,7 +131,7 @@ class LetterFilter:
     >>> LetterFilter(state="lost")
     Traceback (most recent call last):
         ...
-    ValueError: state must be one of 'open', 'replayed', 'discarded' or None, got 'lost'
+    ValueError: state must be 'open' or 'replayed' or 'discarded' or None, got 'lost'
     """
 
     step: str | None = field(default=None, validator=validation.text_or_none)
@@ -253,7 +243,8 @@ class DeadLetters:
     def discard(self, ids: Sequence[int], *, by: str, reason: str) -> Discarding:
         """Close these letters without a replay, all in one transaction.
 
-        A second call changes nothing.
+        A second call changes nothing.  The default listeners receive a "discarded" for each letter
+        that was open.
 
         :param by: the operator; it and ``reason`` are kept in the audit.
         """
@@ -265,10 +256,24 @@ class DeadLetters:
         with self.repository.read_only():
             pass  # for the error, where there are no tables: a transaction would make them
         became: dict[State | None, list[int]] = {}
+        events = list[Event]()
         with self.repository.translate_errors(), self.repository.transaction() as connection:
             for letter_id in dict.fromkeys(ids):
-                before = _discard(connection, self.repository.tables, letter_id, by, reason)
+                row = _discard(connection, self.repository.tables, letter_id, by, reason)
+                before = None if row is None else cast("State", row.state)
                 became.setdefault(before, []).append(letter_id)
+                if row is not None and before == "open":
+                    events.append(
+                        Event(
+                            kind="discarded",
+                            step=row.step,
+                            run_id=row.run,
+                            letter=row.id,
+                            by=by,
+                            reason=reason,
+                        )
+                    )
+        notify_listeners(with_defaults((), StepListener), events)
         order: tuple[State | None, ...] = ("open", "discarded", "replayed", None)
         return Discarding(*(tuple(became.get(before, ())) for before in order))
 
@@ -291,27 +296,26 @@ class DeadLetters:
         return [_letter(letters, row) for row in rows]
 
 
-def _discard(
-    connection: Connection, tables: Tables, letter_id: int, by: str, reason: str
-) -> State | None:
+def _discard(connection: Connection, tables: Tables, letter_id: int, by: str, reason: str) -> Any:
     """Discard an open letter, and record the operator.
 
     It works in the connection's transaction, and waits for concurrent changes of the letter.
 
-    :returns: the state that it had: another one than "open" stays as it is; None: there is no such
+    :returns: the row as it was: another state than "open" stays as it is; None: there is no such
         letter.
     """
     from sqlalchemy import select
 
     letters = tables.letters
-    query = select(letters.c.id, letters.c.state, letters.c.audit, now(connection).label("now"))
+    columns = [letters.c[name] for name in ("id", "run", "step", "state", "audit")]
+    query = select(*columns, now(connection).label("now"))
     query = query.where(letters.c.id == letter_id).with_for_update()
     while row := connection.execute(query).first():
         check(letters, row, {"state": LETTER["state"]})
         entry = AuditEntry(at=row.now, by=by, action="discarded", reason=reason)
         values = {"state": "discarded", "resolved": row.now, "audit": audited(letters, row, entry)}
         if row.state != "open" or change_letter(connection, tables, row, values):
-            return cast("State", row.state)
+            return row
     return None
 
 

@@ -43,7 +43,7 @@ class ReaderError(RetryError):
 
 
 class RunInProgressError(RetryError):
-    """Another process holds this run, and its lease has not expired.
+    """Another process or thread holds this run, and its lease has not expired.
 
     Raised by ``ChunkStep.run``, which has no effect then.  ``worker`` holds the run until
     ``lease_until`` (seconds since the epoch, by the repository's clock), and renews it meanwhile.

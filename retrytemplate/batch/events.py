@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import define, frozen
+from attrs import asdict, define, frozen
 
 from retrytemplate._internal.failure_text import to_recorded_failure
+from retrytemplate._internal.validation import check_index, check_methods
 from retrytemplate.errors import RecordedFailure
+from retrytemplate.listeners.defaults import listener_type, with_defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from retrytemplate.batch.engine.chunk import Chunk
     from retrytemplate.batch.engine.effects import Processed
@@ -29,19 +31,20 @@ if TYPE_CHECKING:
         "crashed",
         "not_sent",
         "ended",
+        "replayed",
+        "discarded",
     ]
-
-__all__ = ["EmitEvents", "Event", "EventFactory", "StepListener", "error_as_json"]
 
 
 @frozen(kw_only=True)
 class Event:
-    """One thing that happened in a run.
+    """One thing that happened in a run, or to one of its dead letters.
 
     :param kind: "started", "ended": the run; "read": *numbers* were; "processed", "filtered":
         items were; "failed": an attempt to process an item did; "rolled_back": an attempt to write
         *numbers* was; "written": *numbers* were; "dead_lettered": an item has a dead letter;
-        "crashed": the process that had the run; "not_sent": a message is still in the outbox.
+        "crashed": the process that had the run; "not_sent": a message is still in the outbox;
+        "replayed", "discarded": a dead letter was.
     :param phase: "read", "process", "write" or "crash".
     :param numbers: of the items in their source, from 1.
     :param attempt: which attempt of this item, or of this part, from 1.
@@ -50,6 +53,9 @@ class Event:
     :param committed: True: that transaction is committed.  False: it was rolled back, and the event
         has no effect.  None: it happened outside of a transaction.
     :param status: with "ended" how the run ended.
+    :param counts: with "started", "crashed", "ended" the counts of the run's report.
+    :param letter: the number of the dead letter; *by* is the operator, *reason* that of a
+        "discarded".
     """
 
     kind: Kind
@@ -63,10 +69,14 @@ class Event:
     committed: bool | None = None
     error: RecordedFailure | None = None
     status: str | None = None
+    counts: Mapping[str, int] | None = None
+    letter: int | None = None
+    by: str | None = None
+    reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        named = {name: getattr(self, name) for name in NAMES}
+        named = {name: getattr(self, name) for name in NAMES.split()}
         return named | {"numbers": list(self.numbers), "error": error_as_json(self.error)}
 
 
@@ -75,9 +85,10 @@ def error_as_json(error: RecordedFailure | None) -> dict[str, str] | None:
     return None if error is None else {"type": error.type_name, "message": error.message}
 
 
-NAMES = "kind step run_id source phase attempt transaction committed status".split()
+NAMES = "kind step run_id source phase attempt transaction committed status counts letter by reason"
 
 
+@listener_type
 class StepListener:
     """Notified of each event of a run after it happened; it cannot change the run.
 
@@ -91,6 +102,34 @@ class StepListener:
 
     def on_event(self, event: Event) -> Any:
         """Called in the order of the events."""
+
+
+class Observable:
+    """Adds ``register_listener`` to a step."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        listeners: tuple[Any, ...]
+
+    def register_listener(self, listener: Any, index: int | None = None) -> None:
+        """Add a listener, at the end or before position *index*.
+
+        Runs in progress keep the listeners they started with.
+
+        :param listener: an object with ``on_event(event)``.
+        :param index: its place in the order; None: the end.
+        :raises TypeError: the listener has no such method, or the index is not an int.
+        """
+        check_index("index", index)
+        check_methods("listener", listener, "on_event")
+        listeners = list(self.listeners)
+        listeners.insert(len(listeners) if index is None else index, listener)
+        object.__setattr__(self, "listeners", tuple(listeners))
+
+    def _current_listeners(self) -> list[Any]:
+        """The default listeners, then the step's own."""
+        return with_defaults(self.listeners, StepListener)
 
 
 @frozen
@@ -117,10 +156,16 @@ class EventFactory:
 
     def run_started(self) -> Iterator[Event]:
         """The run is taken, after a crash perhaps."""
-        checkpoint = self.run.checkpoint
-        if checkpoint.isolating:
-            yield self.event("crashed")
-        yield self.event("started")
+        if self.run.checkpoint.isolating:
+            yield self._of_run("crashed")
+        yield self._of_run("started")
+
+    def run_ended(self, status: str) -> Iterator[Event]:
+        """The run has ended, with its error."""
+        yield self._of_run("ended", error=self.run.error, status=status)
+
+    def _of_run(self, kind: Kind, **about: Any) -> Event:
+        return self.event(kind, counts=asdict(self.run.counts), **about)
 
     def read(self, chunk: Chunk) -> Iterator[Event]:
         """The remaining items of a chunk were read."""
@@ -131,23 +176,14 @@ class EventFactory:
         for at, value in enumerate(done.values):
             numbers = [indexes[at]]
             for attempt in done.histories.get(at, ()):
-                yield self._failed("failed", chunk, numbers, "process", attempt)
+                yield self._failed("failed", chunk, attempt, numbers=numbers, phase="process")
             if at not in done.failures:
                 kind: Kind = "filtered" if value is None else "processed"
                 yield self.event(kind, chunk, numbers=numbers, phase="process")
 
-    def _failed(
-        self,
-        kind: Kind,
-        chunk: Chunk,
-        numbers: Sequence[int],
-        phase: str,
-        attempt: AttemptRecord,
-        **about: Any,
-    ) -> Event:
-        about |= {"numbers": numbers, "phase": phase, "attempt": attempt.number}
+    def _failed(self, kind: Kind, chunk: Chunk, attempt: AttemptRecord, **about: Any) -> Event:
         error = RecordedFailure(attempt.type_name, attempt.message, None)
-        return self.event(kind, chunk, error=error, **about)
+        return self.event(kind, chunk, attempt=attempt.number, error=error, **about)
 
     def wrote(
         self, chunk: Chunk, indexes: Sequence[int], update: JournalUpdate, outcome: Outcome[Any]
@@ -183,7 +219,7 @@ class EventFactory:
 
     def _rolled_back(self, chunk: Chunk, numbers: Sequence[int], attempt: AttemptRecord) -> Event:
         about: dict[str, Any] = {"transaction": self.transactions, "committed": False}
-        return self._failed("rolled_back", chunk, numbers, "write", attempt, **about)
+        return self._failed("rolled_back", chunk, attempt, numbers=numbers, phase="write", **about)
 
     def committed(
         self,

@@ -10,20 +10,17 @@ from attrs import Factory, define, field, frozen
 
 from retrytemplate._internal.validation import check_at_least_one, check_int, checked_by
 from retrytemplate.backoff.base import NoBackoff
-from retrytemplate.batch.events import StepListener
+from retrytemplate.batch.events import Event, StepListener
 from retrytemplate.batch.journal.repository import JobRepository
 from retrytemplate.batch.readers.iterables import SequenceReader
 from retrytemplate.control.isolation_gate.gate import ProcessGate
 from retrytemplate.testing import VirtualClock
 
 if TYPE_CHECKING:
-    from retrytemplate.batch.events import Event
     from retrytemplate.batch.report import Report
     from retrytemplate.template import RetryTemplate
 
     Failures = BaseException | Sequence[BaseException]
-
-__all__ = ["Explanation", "Scenario", "TransactionTable", "explain"]
 
 
 def _failures(name: str, value: Any) -> None:

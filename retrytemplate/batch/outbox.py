@@ -14,10 +14,10 @@ from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal.message_rows import count_messages
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.rows import MESSAGE, RUN_HOLD, equal, readable
+from retrytemplate.batch.journal.rows import MESSAGE, RUN_HOLD, StoredRow, equal, readable
 from retrytemplate.batch.journal.runs import is_taken
-from retrytemplate.batch.journal.schema import now
-from retrytemplate.errors import MisuseError
+from retrytemplate.batch.journal.schema import Tables, now
+from retrytemplate.errors import MisuseError, RecordedFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
     from retrytemplate._internal.values import JSON
-    from retrytemplate.batch.journal.rows import StoredRow
-    from retrytemplate.batch.journal.schema import Tables
-    from retrytemplate.errors import RecordedFailure
-
-__all__ = [
-    "FindUnsent",
-    "Message",
-    "Outbox",
-    "SendOutbox",
-    "SendReport",
-    "UnsentMessage",
-    "UnsentMessages",
-    "deliver",
-    "unsent",
-]
 
 # Messages that are read at once.
 PAGE = 1000

@@ -9,7 +9,6 @@ from attrs import asdict, define, field, frozen
 
 from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate._internal.validation import check_text_or_none, checked_by
-from retrytemplate.batch import validation
 from retrytemplate.batch.dead_letters import AuditEntry, LetterFilter, audited
 from retrytemplate.batch.engine.effects import (
     AfterCommit,
@@ -21,16 +20,16 @@ from retrytemplate.batch.engine.effects import (
     WriteJournal,
 )
 from retrytemplate.batch.errors import RunLostError
-from retrytemplate.batch.events import error_as_json
+from retrytemplate.batch.events import EmitEvents, Event, error_as_json
 from retrytemplate.batch.journal.letter_rows import change_letter
-from retrytemplate.batch.journal.letters import attempts_from, joined, sanitize_text
+from retrytemplate.batch.journal.letters import RecordLimits, attempts_from, joined, sanitize_text
 from retrytemplate.batch.journal.message_rows import add_messages
 from retrytemplate.batch.journal.rows import LETTER, check, parsed
 from retrytemplate.batch.journal.run import Counts
-from retrytemplate.batch.journal.schema import now
+from retrytemplate.batch.journal.schema import Tables, now
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.caches.worker_id import worker_name
-from retrytemplate.history import AttemptRecord
+from retrytemplate.history import AttemptRecord, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -38,12 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
     from retrytemplate.batch.engine.rules import Rules
-    from retrytemplate.batch.journal.letters import RecordLimits
-    from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.errors import RecordedFailure
-    from retrytemplate.history import Outcome
-
-__all__ = ["Ledger", "LetterQuery", "ReplayReport", "ReplayRequest", "find", "replay_steps"]
 
 
 @frozen(kw_only=True)
@@ -73,22 +67,6 @@ class ReplayReport:
 
 
 @frozen
-class LetterQuery:
-    """Which of a step's open letters.
-
-    :param ids: these; None: all that match the filters, except items that crashed their process:
-        they would crash this one.
-    :param error: the name of an exception's class, with its module or without.
-    :param key: the item's.
-    """
-
-    step: str
-    ids: Sequence[int] | None = field(default=None, validator=validation.ids_or_none)
-    error: str | None = None
-    key: str | None = None
-
-
-@frozen
 class ReplayCandidate:
     """A letter that is to be replayed."""
 
@@ -98,19 +76,22 @@ class ReplayCandidate:
     replayable: bool
 
 
-def find(connection: Connection, tables: Tables, query: LetterQuery) -> list[ReplayCandidate]:
+def find(
+    connection: Connection, tables: Tables, filters: LetterFilter, ids: Sequence[int] | None
+) -> list[ReplayCandidate]:
     """The letters, the oldest first.
 
+    :param ids: these; None: all that match the filters, except items that crashed their process:
+        they would crash this one.
     :raises JobRepositoryError: one of them is damaged.
     """
     from sqlalchemy import select
 
     table = tables.letters
-    filters = LetterFilter(step=query.step, state="open", error=query.error, key=query.key)
     columns = [table.c[name] for name in ("id", "run", "phase", "payload", "replayable")]
     chosen = select(*columns).where(*filters.conditions(tables))
-    if query.ids is not None:
-        chosen = chosen.where(table.c.id.in_(list(query.ids)))
+    if ids is not None:
+        chosen = chosen.where(table.c.id.in_(list(ids)))
     else:
         chosen = chosen.where(table.c.phase != "crash")
     rows = connection.execute(chosen.order_by(table.c.id)).all()
@@ -256,10 +237,16 @@ class _Replay:
         outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]  # see above
         if outcome.exception is not None:
             return (yield from self._failed(joined(history, outcome.history), outcome.exception))
+        if self.rules.has_listeners:
+            yield EmitEvents([self._replayed(letter)])
         if self.rules.after_commit and outcome.value:
             yield AfterCommit(list(outcome.value.values()))
         yield from self.send(run=letter.run, others=False)
         return self.replayed
+
+    def _replayed(self, letter: ReplayCandidate) -> Event:
+        step, by = self.request.step, self.request.by
+        return Event(kind="replayed", step=step, run_id=letter.run, letter=letter.id, by=by)
 
     def send(self, **which: Any) -> Generator[Any, Any, None]:
         """Send messages that wait; one that cannot be sent is no failure of the replay."""

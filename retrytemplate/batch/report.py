@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from attrs import field, frozen
 
-from retrytemplate.errors import RetryError
-
-if TYPE_CHECKING:
-    from retrytemplate.errors import RecordedFailure
-
-__all__ = ["Report", "Status", "StepFailedError"]
-
+from retrytemplate.errors import RecordedFailure, RetryError
 
 Status = Literal["running", "completed", "stopped", "failed", "abandoned"]
 
@@ -30,7 +24,7 @@ class Report:
     :param skipped: dead letters of the skip policy.
     :param pending: items that are read, but not decided yet.
     :param retries: attempts that followed a failed one.
-    :param rollbacks: transactions that were rolled back.
+    :param rollbacks: transactions that were rolled back, and rollbacks to a savepoint.
     :param crashes: processes that crashed with this run.
     :param exactly_once: whether items and journal are written in one transaction; False: in two
         databases, where a crash between the two commits writes a chunk twice.

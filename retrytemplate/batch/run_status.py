@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     State = Status | Literal["crashed"]
 
-__all__ = ["RunStatus", "Runs"]
-
 # The columns that are fields of the same name.
 AS_THEY_ARE = """
 step generation worker lease_until progress code_version started taken done_before updated ended now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 from attrs.validators import optional
@@ -18,9 +18,6 @@ from retrytemplate.policies.simple import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
-
-__all__ = ["SkipPolicy"]
 
 
 def _rate(name: str, value: Any) -> None:

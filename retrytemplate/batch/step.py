@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import asynccontextmanager, suppress
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from warnings import warn
 
 from attrs import evolve, field, frozen
@@ -14,11 +14,12 @@ from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate._internal.validation import instance_of
 from retrytemplate._storage.cancellation import run_uninterrupted
-from retrytemplate._storage.operation_runner import perform, perform_async
+from retrytemplate._storage.operation_runner import Operation, perform, perform_async
 from retrytemplate._storage.process_liveness import register_active_worker
 from retrytemplate.backoff.base import Backoff, NoBackoff
-from retrytemplate.batch import validation
-from retrytemplate.batch.codec import JsonCodec
+from retrytemplate.batch import events, validation
+from retrytemplate.batch.codec import Codec, JsonCodec
+from retrytemplate.batch.dead_letters import LetterFilter
 from retrytemplate.batch.engine.fault_search import FAULT_SEARCHES
 from retrytemplate.batch.engine.machine import Machine
 from retrytemplate.batch.engine.rules import Rules
@@ -26,10 +27,10 @@ from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.journal import runs
 from retrytemplate.batch.journal.message_rows import count_messages
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.run import RunRequest, StopFlag, encode_parameters
+from retrytemplate.batch.journal.run import Run, RunRequest, StopFlag, encode_parameters
 from retrytemplate.batch.outbox import Outbox, SendReport, deliver
 from retrytemplate.batch.readers.iterables import as_reader
-from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
+from retrytemplate.batch.replay import Ledger, ReplayRequest, find, replay_steps
 from retrytemplate.batch.runner.asynchronous import AsyncDriver
 from retrytemplate.batch.runner.attempts import ROLLBACKS, SAVEPOINTS
 from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat
@@ -43,20 +44,14 @@ from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from typing import Literal
 
-    from retrytemplate._storage.operation_runner import Operation
-    from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.explain import Explanation, Scenario
-    from retrytemplate.batch.journal.run import Run
     from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report, Status
     from retrytemplate.batch.runner.transactions import AsyncTransactions, Transactions
     from retrytemplate.control.isolation_gate.gate import ProcessGate
 
     OnExisting = Literal["resume", "restart", "refuse"]
-
-__all__ = ["ChunkStep"]
 
 
 def _release_frames(error: BaseException) -> None:
@@ -73,7 +68,7 @@ def _check_not_awaited(twin: str, **components: Any) -> None:
 
 
 @frozen(eq=False)
-class ChunkStep:
+class ChunkStep(events.Observable):
     """Reads items, processes each, and writes them a chunk at a time, each exactly once.
 
     :param name: of the step; it identifies a run together with its parameters.
@@ -284,9 +279,8 @@ class ChunkStep:
         :param by: the operator, for the audit; None: this process's worker name.
         """
         self._check_blocking("replay_async")
-        query = LetterQuery(self.name, ids, error, key)
-        request = ReplayRequest(self.name, self.repository.limits, by)
-        return perform(self._replay(query, request, self._transactions(Ledger), Driver))
+        replay = self._replay(self._transactions(Ledger), Driver, ids, by, error=error, key=key)
+        return perform(replay)
 
     async def replay_async(
         self,
@@ -298,10 +292,9 @@ class ChunkStep:
     ) -> ReplayReport:
         """The same in a task of asyncio."""
         self._check_awaited("replay")
-        query = LetterQuery(self.name, ids, error, key)
-        request = ReplayRequest(self.name, self.repository.limits, by)
         async with self._async_transactions(Ledger) as transactions:
-            return await perform_async(self._replay(query, request, transactions, AsyncDriver))
+            replay = self._replay(transactions, AsyncDriver, ids, by, error=error, key=key)
+            return await perform_async(replay)
 
     def send_outbox(self) -> SendReport:
         """Send the messages of this step that wait in the outbox, of all its runs.
@@ -390,9 +383,13 @@ class ChunkStep:
         yield transactions.run_in_transaction(runs.end, run, status)
 
     def _replay(
-        self, query: LetterQuery, request: ReplayRequest, transactions: Transactions, driver: Any
+        self, transactions: Transactions, driver: Any, ids: Any, by: str | None, **which: Any
     ) -> Operation[ReplayReport]:
-        letters = yield transactions.run_in_transaction(find, query)
+        if ids is not None:
+            validation.check_ids("ids", ids, "a sequence of ints or None")
+        filters = LetterFilter(step=self.name, state="open", **which)
+        request = ReplayRequest(self.name, self.repository.limits, by)
+        letters = yield transactions.run_in_transaction(find, filters, ids)
         # No failure of an item ends it, only a rejection by the template.
         parts = self._parts(request, transactions) | {"is_fatal": lambda _: False}
         steps = replay_steps(self._rules(), request, letters)
@@ -454,7 +451,7 @@ class ChunkStep:
             "transactions": transactions,
             "run": run,
             "gate": self.gate,
-            "listeners": self.listeners,
+            "listeners": self._current_listeners(),
             "after_commit": self.after_commit,
             "outbox": self.outbox,
         }
@@ -494,7 +491,7 @@ class ChunkStep:
             stores_payloads=not self.reader.seekable and self.reader.journal,
             outbox=self.outbox,
             after_commit=self.after_commit is not None,
-            has_listeners=bool(self.listeners),
+            has_listeners=bool(self._current_listeners()),
             savepoints=self.rollback != "none" and known,
             may_wait=template.backoff != NoBackoff() or bool(template.guards),
         )

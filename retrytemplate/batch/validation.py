@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs.validators import optional
@@ -15,34 +15,7 @@ from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.control.isolation_gate.gate import PROCESS_GATE, ProcessGate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from retrytemplate._internal.validation import Validator
-
-__all__ = [
-    "at_least_one",
-    "called",
-    "check_ids",
-    "check_number",
-    "check_page",
-    "codec",
-    "database",
-    "function",
-    "function_or_none",
-    "gate",
-    "ids_or_none",
-    "key",
-    "listeners",
-    "name",
-    "number_or_none",
-    "one_of",
-    "one_of_or_none",
-    "plain",
-    "skip_policy",
-    "text_or_none",
-    "tuple_of",
-]
-
 
 BITS = 64  # of an int in a database
 
@@ -86,11 +59,11 @@ def _check_function(name: str, value: Any) -> None:
 
 
 def check_number(name: str, value: Any, more: str = "") -> None:
-    """Raise unless the value is an int of 64 bits."""
+    """Raise unless the value is a signed 64-bit int."""
     if type(value) is not int:
         raise TypeError(f"{name} must be an int{more}, got {value!r}")
     if not _fits(value):
-        raise ValueError(f"{name} must be an int of 64 bits{more}, got {value!r}")
+        raise ValueError(f"{name} must be a signed 64-bit int{more}, got {value!r}")
 
 
 def check_page(after: Any, limit: Any) -> None:
@@ -106,7 +79,7 @@ def _fits(value: Any) -> bool:
 
 
 def check_ids(name: str, value: Any, allowed: str = "a sequence of ints") -> None:
-    """Raise unless the value is a sequence of ints of 64 bits."""
+    """Raise unless the value is a sequence of signed 64-bit ints."""
     # Bytes are a sequence of ints, too, and an empty text is one of anything.
     text = isinstance(value, str | bytes | bytearray | memoryview)
     listed = isinstance(value, Sequence) and not text
@@ -114,23 +87,17 @@ def check_ids(name: str, value: Any, allowed: str = "a sequence of ints") -> Non
         raise TypeError(f"{name} must be {allowed}, got {value!r}")
     for each in value:
         if not _fits(each):
-            raise ValueError(f"{name} must be ints of 64 bits, got {each!r}")
+            raise ValueError(f"{name} must be signed 64-bit ints, got {each!r}")
 
 
-def one_of(*words: str, more: str = "") -> Validator:
+def one_of(*words: str) -> Validator:
     """One of these words."""
-
-    def check(name: str, value: Any) -> None:
-        if value not in words:
-            allowed = f"{', '.join(map(repr, words))}{more}"
-            raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
-
-    return checked_by(check)
+    return checked_by(validation.check_choice, *words)
 
 
 def one_of_or_none(*words: str) -> Validator:
     """One of these words, or None."""
-    return optional(one_of(*words, more=" or None"))
+    return checked_by(validation.check_choice, *words, None)
 
 
 def tuple_of(value: Iterable[Any]) -> tuple[Any, ...]:
@@ -172,5 +139,4 @@ database = checked_by(_check_database)
 at_least_one = checked_by(validation.check_at_least_one)
 text_or_none = checked_by(_check_text_or_none)
 key = optional(checked_by(_check_plain_function, "a function or None"))
-ids_or_none = optional(checked_by(check_ids, "a sequence of ints or None"))
 number_or_none = optional(checked_by(check_number, " or None"))

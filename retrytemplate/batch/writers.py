@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,7 @@ from attrs import frozen
 from retrytemplate._internal.imports import extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sqlalchemy import Connection, Dialect, Table
-
-__all__ = ["UpsertWriter"]
 
 DIALECTS = ("sqlite", "postgresql")
 MOST = 100  # statements that are kept: one for every set of columns that items have

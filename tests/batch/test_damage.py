@@ -324,7 +324,15 @@ def test_damaged_field_of_a_dead_letter_is_named_or_harmless(sequence, column):
     sequence.fail = False
 
 
-@pytest.mark.parametrize("column", ["message_id", "payload", "created", "run"])
+MESSAGE = ["message_id", "payload", "created", "run"]
+
+
+def test_every_column_of_a_message_is_damaged(sequence):
+    # With another step it is a message of that one.
+    assert {*MESSAGE, "id", "step"} == set(sequence.jobs.tables.messages.c.keys())
+
+
+@pytest.mark.parametrize("column", MESSAGE)
 def test_damaged_message_is_named_and_not_sent(sequence, column):
     sent = []
     step = sequence.step(outbox=Outbox(sent.append, lambda item: None))

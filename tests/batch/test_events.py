@@ -7,6 +7,7 @@ import pytest
 
 from retrytemplate import MisuseError, SimpleRetryPolicy
 from retrytemplate.batch import SkipPolicy, StepListener
+from retrytemplate.listeners import add_default, remove_default
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.support.step_fixture import run
 
@@ -185,3 +186,51 @@ def test_error_of_the_commit_hook_is_logged_and_changes_nothing(sqlite, mode, ca
     report = run(sqlite.step([1], after_commit=hook), mode)
     assert (report.status, sqlite.rows()) == ("completed", [1])
     assert "no mail today" in caplog.text
+
+
+def test_default_listener_gets_the_events_of_steps_of_any_age(sqlite, mode):
+    own, default = Recorder(), Recorder()
+    step = sqlite.step([1, 2], listeners=[own])
+    add_default(default)
+    try:
+        run(step, mode)
+    finally:
+        remove_default(default)
+    assert own.brief() == default.brief() != []
+
+
+def test_default_listener_that_is_also_an_own_one_is_notified_once(sqlite, mode):
+    recorder = Recorder()
+    step = sqlite.step([1, 2], listeners=[recorder])
+    add_default(recorder)
+    try:
+        run(step, mode)
+    finally:
+        remove_default(recorder)
+    assert recorder.brief().count(("started",)) == 1
+
+
+def test_registered_listener_gets_the_events_of_the_next_run(sqlite, mode):
+    order = []
+
+    class Named(StepListener):
+        def __init__(self, name):
+            self.name = name
+
+        def on_event(self, event):
+            if event.kind == "started":
+                order.append(self.name)
+
+    step = sqlite.step([1, 2], listeners=[Named("second")])
+    step.register_listener(Named("third"))
+    step.register_listener(Named("first"), 0)
+    run(step, mode)
+    assert order == ["first", "second", "third"]
+
+
+def test_registered_object_without_on_event_is_rejected(sqlite):
+    step = sqlite.step([1, 2])
+    with pytest.raises(TypeError, match="listener must"):
+        step.register_listener(object())
+    with pytest.raises(TypeError, match="index must be an int or None"):
+        step.register_listener(Recorder(), "first")

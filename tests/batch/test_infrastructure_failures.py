@@ -4,7 +4,14 @@ import pytest
 from sqlalchemy import create_engine, event
 
 from retrytemplate import LeaseLostError, SimpleRetryPolicy
-from retrytemplate.batch import ChunkStep, JobRepository, JobRepositoryError, JsonLinesReader
+from retrytemplate.batch import (
+    ChunkStep,
+    JobRepository,
+    JobRepositoryError,
+    JsonLinesReader,
+    RunLostError,
+    SkipPolicy,
+)
 from tests.batch.test_scenarios import always
 from tests.support.step_fixture import accounted, run
 
@@ -120,6 +127,15 @@ def test_lease_lost_in_the_writer_is_a_failed_write(sqlite, mode):
 
     report = run(sqlite.step([1], writer=write, retry=SimpleRetryPolicy(2)), mode)
     assert (report.status, report.rollbacks) == ("failed", 1)
+
+
+def test_run_that_is_taken_over_during_a_write_is_lost(sqlite, mode):
+    def write(items, transaction):
+        transaction.execute(sqlite.jobs.tables.runs.update().values(fence=17))
+
+    step = sqlite.step([1], writer=write, skip=SkipPolicy(on=Exception))
+    with pytest.raises(RunLostError):
+        run(step, mode)
 
 
 def test_postgresql_lock_wait_is_limited_by_the_timeout(postgresql):

@@ -177,6 +177,14 @@ def test_count_of_attempts_includes_those_that_a_history_leaves_out(kept, mode):
     assert (letter.attempts, len(letter.history)) == (40, 16)
 
 
+def test_each_attempt_of_a_long_history_has_its_traceback(kept, mode):
+    world = kept()
+    run(world.step([1], process=fail, retry=SimpleRetryPolicy(20), skip=SkipPolicy(on=Bad)), mode)
+    [letter] = DeadLetters(world.jobs).page()
+    numbers = [attempt.number for attempt in letter.history if "raise Bad" in attempt.traceback]
+    assert numbers == [1, 2, 3, *range(8, 21)]
+
+
 def test_joined_attempts_are_numbered_on():
     def attempts(*numbers):
         return [AttemptRecord(number, None, None, "Bad", "no") for number in numbers]

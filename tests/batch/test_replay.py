@@ -100,6 +100,17 @@ def test_write_that_fails_again_leaves_nothing(dead, mode):
     assert len(report.failed) == 1
 
 
+def test_write_of_a_replay_is_retried(dead, mode):
+    report = replay(dead.step(write=Flaky(3), retry=SimpleRetryPolicy(2)), mode)
+    assert (len(report.replayed), report.failed) == (2, ())
+    assert dead.writes() == [[2], [3], [3]]
+
+
+def test_failed_write_of_a_replay_is_stored_with_its_traceback(dead, mode):
+    replay(dead.step(write=always(3), retry=NeverRetryPolicy()), mode)
+    assert "raise Bad" in dead.letter(3).attempts[-1]["traceback"]
+
+
 class Closes(Guard):
     """Admits this number of attempts."""
 

@@ -127,13 +127,13 @@ def test_suspects_are_the_pending_items_of_a_crashed_chunk(world):
         ({"step": "\ud800"}, r"step must be a string that a database can store, got '\\ud800'"),
         (
             {"status": "crashed"},
-            "status must be one of 'running', 'completed', .* or None, got 'crashed'",
+            "status must be 'running' or 'completed' or .* or None, got 'crashed'",
         ),
-        ({"status": 1}, "status must be one of"),
+        ({"status": 1}, "status must be 'running'"),
         ({"before": True}, "before must be an int or None, got True"),
         ({"before": "2"}, "before must be an int or None, got '2'"),
-        ({"before": 10**30}, "before must be an int of 64 bits or None, got 1000"),
-        ({"limit": 10**30}, "limit must be an int of 64 bits, got 1000"),
+        ({"before": 10**30}, "before must be a signed 64-bit int or None, got 1000"),
+        ({"limit": 10**30}, "limit must be a signed 64-bit int, got 1000"),
     ],
 )
 def test_unknown_filter_is_rejected_by_name(world, filters, says):
@@ -147,7 +147,7 @@ def test_unknown_filter_is_rejected_by_name(world, filters, says):
 )
 def test_value_that_is_not_a_run_number_is_rejected(world, number, error):
     for ask in (Runs(world.jobs).find, world.jobs.abandon):
-        with pytest.raises(error, match=r"run_id must be an int( of 64 bits)?, got"):
+        with pytest.raises(error, match=r"run_id must be (an|a signed 64-bit) int, got"):
             ask(number)
 
 

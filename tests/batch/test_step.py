@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrytemplate import (
     FixedBackoff,
+    Guard,
     MisuseError,
     NeverRetryPolicy,
     ResultRetryPolicy,
@@ -53,6 +54,12 @@ def test_items_are_written_unchanged_without_a_processor(sqlite, mode):
 def test_run_without_items_is_completed(sqlite, mode):
     report = run(sqlite.step([]), mode)
     assert (report.status, report.read) == ("completed", 0)
+
+
+def test_run_on_a_new_database_creates_its_tables(tmp_path, mode):
+    with JobRepository(f"sqlite:///{tmp_path}/jobs.db") as jobs:
+        step = ChunkStep("copy", reader=[1], writer=lambda items, tx: None, repository=jobs)
+        assert run(step, mode).written == 1
 
 
 def test_completed_run_is_reported_and_not_repeated(world, mode):
@@ -121,7 +128,7 @@ def test_abandoned_run_is_not_resumed(sqlite, mode):
 
 
 def test_unknown_on_existing_is_rejected(sqlite):
-    with pytest.raises(ValueError, match="on_existing must be one of 'resume'"):
+    with pytest.raises(ValueError, match="on_existing must be 'resume' or 'restart'"):
         sqlite.step([1]).run(on_existing="ignore")
 
 
@@ -230,10 +237,50 @@ def test_never_more_calls_at_once_than_allowed(sqlite):
     assert most == 4
 
 
-def test_fatal_failure_prevents_further_items(sqlite, mode):
-    step = sqlite.step(range(1, 10), process=always(3), chunk_size=9, retry=NeverRetryPolicy())
+def test_two_items_are_processed_at_once_by_two_threads(sqlite, mode):
+    met = threading.Barrier(2, timeout=10)
+
+    def process(item):
+        met.wait()
+        return item
+
+    assert run(sqlite.step([1, 2], process=process, concurrency=2), mode).written == 2
+
+
+def test_items_are_processed_in_the_thread_of_the_run(sqlite, mode):
+    threads = []
+
+    def process(item):
+        threads.append(threading.current_thread())
+        return item
+
+    run(sqlite.step([1, 2], process=process), mode)
+    assert threads == [threading.current_thread()] * 2
+
+
+@pytest.mark.parametrize("guards", [[], [Guard()]], ids=["unguarded", "guarded"])
+def test_fatal_failure_prevents_further_items(sqlite, mode, guards):
+    template = RetryTemplate(policy=NeverRetryPolicy(), guards=guards)
+    step = sqlite.step(range(1, 10), process=always(3), chunk_size=9, retry=template)
     assert run(step, mode).status == "failed"
     assert sqlite.processed() == [1, 2, 3]
+
+
+def test_exit_in_one_thread_prevents_further_items(sqlite):
+    exiting, begun = [], threading.Event()
+
+    def process(item):
+        if item == 1:
+            exiting.append(threading.current_thread())
+            begun.set()
+            raise SystemExit
+        assert begun.wait(10)
+        exiting[0].join(10)
+        return item
+
+    with pytest.raises(SystemExit):
+        sqlite.step(range(1, 10), process=process, concurrency=2, chunk_size=9).run()
+    assert max(sqlite.processed()) <= 2
 
 
 def test_siblings_are_over_before_the_run_ends(sqlite):
@@ -444,8 +491,8 @@ NONSENSE = [
     ({"key": awaited_key}, "key must be a plain function, got the coroutine"),
     ({"name": "a\x00b"}, "name must be a string that a database can store"),
     ({"code_version": "\ud800"}, "code_version must be a string that a database can store"),
-    ({"rollback": "serializable"}, "rollback must be one of 'transaction'"),
-    ({"fault_search": "guess"}, "fault_search must be one of 'bisect'"),
+    ({"rollback": "serializable"}, "rollback must be 'transaction' or 'savepoint'"),
+    ({"fault_search": "guess"}, "fault_search must be 'bisect' or 'linear'"),
     ({"concurrency": 0}, "concurrency must be an int >= 1"),
     ({"outbox": print}, "outbox must be an Outbox or None"),
     ({"listeners": [print]}, "listeners must be an object with the methods on_event"),

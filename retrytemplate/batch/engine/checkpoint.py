@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.values import JSON
     from retrytemplate.caches.record_schema import Field
 
-__all__ = ["Checkpoint", "indexes_of", "ranges_of"]
-
 FORMAT = 1
 
 Ranges = tuple[tuple[int, int], ...]
@@ -47,8 +45,8 @@ class Checkpoint:
     :param position: the reader's, before the chunk.
     :param count: number of its items; None: they were not read yet.
     :param pending: the remaining ones, as ranges ``(first, last + 1)``.
-    :param isolating: True after a crash of a process with this chunk: items are processed one by
-        one, and no other is in flight.
+    :param isolating: True after the first crash of a process with this chunk: from then on items
+        are processed one by one, and no other is in flight.
     :param isolated_item: the index of the item that is processed exclusively.
     :param crashes: by item, the worker and time of each crash while it was the isolated item.
     :param unattributed_crashes: crashes while isolating with no item in progress.
@@ -121,34 +119,29 @@ class Checkpoint:
         if number > FORMAT:
             raise ValueError(f"format {number} is of a newer version of the library: update it")
         check_all("", data, FIELDS, FIELDS)
-        payloads = data["payloads"]
-        checkpoint = cls(
-            position=data["position"],
-            entered=data["entered"],
-            count=data["count"],
-            pending=_ranges(data["pending"]),
-            isolating=data["isolating"],
-            isolated_item=data["isolated_item"],
-            crashes={
-                _index("crashes", index): _crashes(f"crashes.{index}", found)
-                for index, found in data["crashes"].items()
-            },
-            unattributed_crashes=data["unattributed_crashes"],
-            payloads=None if payloads is None else tuple(payloads),
-            broken={_index("broken", index): why for index, why in data["broken"].items()},
-        )
+        values = {name: value for name, value in data.items() if name != "format"}
+        values["pending"] = _ranges(data["pending"])
+        values["crashes"] = {
+            _index("crashes", index): _crashes(f"crashes.{index}", found)
+            for index, found in data["crashes"].items()
+        }
+        if data["payloads"] is not None:
+            values["payloads"] = tuple(data["payloads"])
+        values["broken"] = {_index("broken", index): why for index, why in data["broken"].items()}
+        checkpoint = cls(**values)
         checkpoint._check()
         return checkpoint
 
     def _check(self) -> None:
         """Raise unless its parts fit together: they are about the items of one chunk."""
-        pending, size = self.pending, self.count or 0
-        kept = -1 if self.payloads is None else len(self.payloads)
+        pending, payloads = self.pending, self.payloads
         faults = {
-            "pending must be of items of the chunk": bool(pending) and pending[-1][1] > size,
-            "payloads must be of all items": kept not in (-1, size),
-            "position must be that of payloads": kept != -1 and not _is_kept(self.position),
-            "broken must be of payloads": max(self.broken, default=-1) >= max(kept, 0),
+            "pending must be of items of the chunk": bool(pending)
+            and pending[-1][1] > (self.count or 0),
+            "payloads must be of all items": payloads is not None and len(payloads) != self.count,
+            "position must be that of payloads": payloads is not None
+            and not _is_kept(self.position),
+            "broken must be of payloads": max(self.broken, default=-1) >= len(payloads or ()),
             "broken must be strings": not all(isinstance(why, str) for why in self.broken.values()),
         }
         for wrong, found in faults.items():

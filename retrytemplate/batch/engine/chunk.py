@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from retrytemplate.batch.journal.letters import Letter
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Chunk"]
-
 
 @define
 class Chunk:

@@ -17,21 +17,6 @@ if TYPE_CHECKING:
     from retrytemplate.batch.readers.base import Records
     from retrytemplate.history import AttemptRecord
 
-__all__ = [
-    "AfterCommit",
-    "Commit",
-    "EnterGate",
-    "Fatal",
-    "Process",
-    "Processed",
-    "Read",
-    "ReadRecords",
-    "Try",
-    "Write",
-    "WriteJournal",
-    "failing",
-]
-
 
 class Fatal(Exception):
     """Ends the run; its only argument is the cause.  Raised by the rules or by a driver."""
@@ -127,8 +112,8 @@ class Try:
     """
 
     items: Sequence[Any]
-    once: bool = False
-    with_tracebacks: bool = True
+    once: bool
+    with_tracebacks: bool
 
 
 @frozen

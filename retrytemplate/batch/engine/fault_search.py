@@ -9,8 +9,6 @@ from attrs import define, field
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FAULT_SEARCHES", "FaultSearch", "FaultSearchMode"]
-
 FaultSearchMode = Literal["bisect", "linear", "chunk"]
 FAULT_SEARCHES: tuple[FaultSearchMode, ...] = ("bisect", "linear", "chunk")
 

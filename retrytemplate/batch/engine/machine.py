@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field
 
 from retrytemplate._internal.failure_text import to_recorded_failure, type_name
-from retrytemplate.batch.engine.checkpoint import ranges_of
+from retrytemplate.batch.engine.checkpoint import Checkpoint, ranges_of
 from retrytemplate.batch.engine.chunk import Chunk
 from retrytemplate.batch.engine.effects import (
     AfterCommit,
@@ -27,7 +27,7 @@ from retrytemplate.batch.engine.effects import (
     failing,
 )
 from retrytemplate.batch.engine.fault_search import FaultSearch
-from retrytemplate.batch.engine.rules import make_letter
+from retrytemplate.batch.engine.rules import Rules, make_letter
 from retrytemplate.batch.errors import (
     JobRepositoryError,
     ProcessCrashedError,
@@ -35,30 +35,23 @@ from retrytemplate.batch.errors import (
     ReadError,
     SkipLimitExceededError,
 )
-from retrytemplate.batch.events import EmitEvents, EventFactory
-from retrytemplate.batch.journal.run import JournalUpdate
+from retrytemplate.batch.events import EmitEvents, Event, EventFactory
+from retrytemplate.batch.journal.run import JournalUpdate, Run
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.caches.worker_id import parse_worker_id
 from retrytemplate.control.crash_loop import CrashLoopError
 from retrytemplate.errors import RecordedFailure
-from retrytemplate.history import AttemptRecord
+from retrytemplate.history import AttemptRecord, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
-    from retrytemplate.batch.engine.checkpoint import Checkpoint
     from retrytemplate.batch.engine.effects import Processed
-    from retrytemplate.batch.engine.rules import Rules
-    from retrytemplate.batch.events import Event
-    from retrytemplate.batch.journal.run import Run
     from retrytemplate.batch.report import Status
-    from retrytemplate.history import Outcome
 
     Steps = Generator[Any, Any, None]
     Tried = tuple[Sequence[int], Outcome[Any]]
-
-__all__ = ["Machine"]
 
 
 @define
@@ -87,8 +80,7 @@ class Machine:
             (failure,) = fatal.args
             self.run.exception, self.run.error = failure, to_recorded_failure(failure)
             status = "failed"
-        ended = self._events.event("ended", error=self.run.error, status=status)
-        yield from self._emit([ended])
+        yield from self._emit(self._events.run_ended(status))
         return status
 
     def _chunks(self) -> Generator[Any, Any, Status]:
@@ -261,7 +253,7 @@ class Machine:
         for at in sorted(done.failures):
             if at in done.fatal:
                 raise Fatal(done.failures[at])
-            self._skip(chunk, indexes[at], "process", done.failures[at])
+            self._give_up(chunk, indexes[at], "process", done.failures[at])
 
     def _write(
         self,
@@ -450,22 +442,9 @@ class Machine:
         attempts: Sequence[AttemptRecord] = (),
     ) -> None:
         """Skip an item, or end the run if its failure is not skippable."""
-        if not self._is_skippable(failure):
+        # The driver has asked the policy about failures of the processor.
+        if phase != "process" and not self._is_skippable(failure):
             raise Fatal(failure)
-        self._skip(chunk, index, phase, failure, attempts)
-
-    def _is_skippable(self, failure: BaseException) -> bool:
-        with failing():
-            return self.rules.skip.covers(failure)
-
-    def _skip(
-        self,
-        chunk: Chunk,
-        index: int,
-        phase: str,
-        failure: BaseException,
-        attempts: Sequence[AttemptRecord] = (),
-    ) -> None:
         skip, counts = self.rules.skip, self.run.counts + chunk.counts
         if not skip.has_room(skipped=counts.skipped, read=counts.read):
             error = SkipLimitExceededError(
@@ -477,6 +456,10 @@ class Machine:
         recorded = to_recorded_failure(failure)
         letter = make_letter(self.rules, chunk, index, phase, recorded, attempts)
         chunk.dead_letter(index, letter, skipped=True)
+
+    def _is_skippable(self, failure: BaseException) -> bool:
+        with failing():
+            return self.rules.skip.covers(failure)
 
     def _dead_letter_crashing_item(
         self, chunk: Chunk, index: int, crashes: Sequence[tuple[str, float]]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Rules", "make_letter"]
-
 
 @frozen
 class Rules:

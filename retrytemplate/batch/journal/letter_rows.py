@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
-from retrytemplate.batch.journal.letters import indexable_text, sanitize_text
-from retrytemplate.batch.journal.schema import clock
+from retrytemplate.batch.journal.letters import Letter, indexable_text, sanitize_text
+from retrytemplate.batch.journal.rows import equal
+from retrytemplate.batch.journal.schema import Tables, clock
 from retrytemplate.errors import RecordedFailure
 
 if TYPE_CHECKING:
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from retrytemplate.batch.journal.letters import Letter
     from retrytemplate.batch.journal.run import Run
-    from retrytemplate.batch.journal.schema import Tables
-
-__all__ = ["change_letter", "insert_letters"]
 
 
 def insert_letters(
@@ -82,3 +79,13 @@ def change_letter(
     letters = tables.letters
     as_read = (letters.c.id == row.id, letters.c.state == "open", letters.c.audit == row.audit)
     return bool(connection.execute(letters.update().where(*as_read).values(values)).rowcount)
+
+
+def count_open_letters(connection: Connection, tables: Tables) -> dict[str, int]:
+    """The number of open letters by step; steps without one are left out."""
+    from sqlalchemy import func, select
+
+    letters = tables.letters
+    query = select(letters.c.step, func.count().label("letters"))
+    query = query.where(*equal(letters, state="open")).group_by(letters.c.step)
+    return {row.step: row.letters for row in connection.execute(query)}

@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-__all__ = [
-    "LONGEST",
-    "NAME_LIMIT",
-    "Letter",
-    "RecordLimits",
-    "attempts_from",
-    "digest",
-    "indexable_text",
-    "joined",
-    "sanitize_text",
-]
-
 # Characters of the name of an exception's class.
 NAME_LIMIT = 300
 LONGEST = 500

@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from retrytemplate.batch.journal.rows import equal
-from retrytemplate.batch.journal.schema import now
+from retrytemplate.batch.journal.schema import Tables, now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sqlalchemy import Connection
-
-    from retrytemplate.batch.journal.schema import Tables
-
-__all__ = ["add_messages", "count_messages", "delete_messages"]
 
 
 def add_messages(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
+from retrytemplate._internal.closing import Closing
 from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import check_wait
@@ -17,28 +21,46 @@ from retrytemplate.backends.durable import check_records
 from retrytemplate.batch import validation
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import runs
+from retrytemplate.batch.journal.letter_rows import count_open_letters
 from retrytemplate.batch.journal.letters import RecordLimits
-from retrytemplate.batch.journal.schema import check_tables, create, tables
+from retrytemplate.batch.journal.schema import Tables, check_tables, create, has_tables, tables
 from retrytemplate.caches.record_limit import RECORD_LIMIT
+from retrytemplate.clock import given_or_system
 from retrytemplate.errors import MisuseError
+from retrytemplate.listeners.defaults import track, untrack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from typing import Self
 
     from sqlalchemy import URL, Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate.batch.journal.schema import Tables
-
-__all__ = ["JOB_REPOSITORY", "JobRepository"]
+    from retrytemplate.clock import Clock
 
 JOB_REPOSITORY = StoreRole(
     "job repository", "a journal there is lost when the process ends", extra="batch"
 )
 
+READ_EVERY = 15.0
+"""Seconds between two readings of the snapshot."""
 
-class JobRepository:
+
+@frozen
+class RepositorySnapshot:
+    """The steps of a job repository.
+
+    :param progress: the part of the source that the newest run of a step has read, from 0 to 1, by
+        step; steps whose progress is unknown are left out.
+    :param backlog: the number of open dead letters of every step with a run.
+    """
+
+    progress: Mapping[str, float]
+    backlog: Mapping[str, int]
+
+
+class JobRepository(Closing):
     """The journal of the runs, and their dead letters, in a database.
 
     :param url: of the database, as SQLAlchemy writes it, or an ``Engine`` or ``AsyncEngine``.
@@ -53,6 +75,7 @@ class JobRepository:
     :param record_limit: bytes of a dead letter's failure and history, and of a run's error, at
         least 8192.  The history has the first three and the last thirteen attempts; of longer ones
         the middle, then the tracebacks are given up first.
+    :param clock: measures the time between two readings of ``snapshot``; None: the system's.
     :raises TypeError, ValueError: a parameter is of another type, or out of its range.
 
     A step writes its items in this database's transactions, unless it is given another one.
@@ -73,6 +96,7 @@ class JobRepository:
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
         record_limit: int = RECORD_LIMIT,
+        clock: Clock | None = None,
     ) -> None:
         self.lease: float = check_wait("lease", lease)
         self.timeout: float = check_wait("timeout", timeout)
@@ -92,10 +116,24 @@ class JobRepository:
         self._lock = threading.RLock()
         self.created = False
         self._schema_checked = False
+        self._clock = given_or_system(clock)
+        # When it was read, and the text of the error if it could not be read.
+        self._shown: tuple[float, RepositorySnapshot | str] = (-inf, RepositorySnapshot({}, {}))
+        track(self)
 
     def __repr__(self) -> str:
         where = self._url.set(query={})
         return f"<JobRepository {where.get_backend_name()} {where.database} lease={self.lease}>"
+
+    @property
+    def name(self) -> str:
+        """Its database, without user and password, and the prefix of its tables."""
+        from sqlalchemy import URL
+
+        url = self._url
+        query = {each: url.query[each] for each in ("host", "port") if each in url.query}
+        parts: dict[str, Any] = {"host": url.host, "port": url.port, "database": url.database}
+        return f"{URL.create(url.get_backend_name(), **parts, query=query)} {self.prefix}"
 
     @property
     def tables(self) -> Tables:
@@ -138,6 +176,43 @@ class JobRepository:
                 check_tables(connection, self.tables)
                 self._schema_checked = True
             yield connection
+
+    def snapshot(self) -> RepositorySnapshot:
+        """The progress and the open dead letters of its steps, read every 15 s at most.
+
+        Between two readings it returns the last values.  Without tables there are none, and none
+        are created.
+
+        :raises JobRepositoryError: the database could not be read at the last reading.
+        """
+        at, (read_at, shown) = self._clock.monotonic(), self._shown
+        if at - read_at >= READ_EVERY:
+            self._shown = at, shown  # other threads get the last values meanwhile
+            try:
+                shown = self._read_snapshot()
+            except Exception as exc:  # a snapshot is synchronous: no cancellation arrives here
+                self._shown = at, str(exc)
+                raise
+            self._shown = at, shown
+        if isinstance(shown, str):
+            raise JobRepositoryError(shown)
+        return shown
+
+    def _read_snapshot(self) -> RepositorySnapshot:
+        """Read it in a connection of its own, which neither a close nor a fork has to end."""
+        progress: Mapping[str, float | None] = {}
+        letters: Mapping[str, int] = {}
+        if sql_engine.missing_file(self._url) is None:
+            given: Any = None if self._asynchronous else self._given
+            engine = given or sql_engine.single_use_engine(self._url, self.timeout, JOB_REPOSITORY)
+            with self.translate_errors(), engine.connect() as connection:
+                if has_tables(connection, self.tables):
+                    progress = runs.newest_progress(connection, self.tables)
+                    letters = count_open_letters(connection, self.tables)
+        return RepositorySnapshot(
+            {step: ratio for step, ratio in progress.items() if ratio is not None},
+            {step: letters.get(step, 0) for step in progress},
+        )
 
     def _read_only_engine(self) -> Engine:
         with self._lock:
@@ -192,15 +267,14 @@ class JobRepository:
             return runs.abandon(connection, self.tables, run_id)
 
     def close(self) -> None:
-        """Close the connections of an engine that was made here."""
+        """Close the connections of an engine that was made here, and show no more gauges."""
+        untrack(self)
         with self._lock:
             made, self._engine, self._reader = (self._engine, self._reader), None, None
         for each in made:
             if each is not None and each is not self._given:
                 each.dispose()
 
-    def __enter__(self) -> JobRepository:
+    def __enter__(self) -> Self:
+        track(self)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

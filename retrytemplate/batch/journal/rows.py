@@ -7,40 +7,19 @@ its column.  It never changes a run.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.report import Status
-from retrytemplate.caches.record_schema import SERIAL, TEXT, TIME, fault, loads, or_null
+from retrytemplate.caches.record_schema import SERIAL, TEXT, TIME, Field, fault, loads, or_null
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeVar
-
     from sqlalchemy import ColumnElement, Table
 
-    from retrytemplate.caches.record_schema import Field
 
-    T = TypeVar("T")
-    StoredRow = Mapping[Any, Any]
-
-__all__ = [
-    "COUNTS",
-    "LETTER",
-    "MESSAGE",
-    "PHASES",
-    "RUN",
-    "RUN_HOLD",
-    "RUN_STATE",
-    "STATES",
-    "Phase",
-    "State",
-    "check",
-    "damaged",
-    "equal",
-    "parsed",
-    "readable",
-]
+T = TypeVar("T")
+StoredRow = Mapping[Any, Any]
 
 State = Literal["open", "replayed", "discarded"]
 Phase = Literal["read", "process", "write", "crash"]

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, asdict, define, field, frozen
 
 from retrytemplate.batch.journal.rows import COUNTS
-from retrytemplate.batch.report import Report
+from retrytemplate.batch.report import Report, Status
 from retrytemplate.batch.validation import one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from retrytemplate.batch.engine.checkpoint import Checkpoint
     from retrytemplate.batch.journal.letters import Letter, RecordLimits
-    from retrytemplate.batch.report import Status
     from retrytemplate.errors import RecordedFailure
-
-__all__ = ["Counts", "JournalUpdate", "Run", "RunRequest", "StopFlag", "encode_parameters"]
-
 
 ON_EXISTING = ("resume", "restart", "refuse")
 

@@ -28,9 +28,18 @@ from retrytemplate.batch.errors import (
 from retrytemplate.batch.journal.letter_rows import insert_letters
 from retrytemplate.batch.journal.letters import digest, sanitize_text
 from retrytemplate.batch.journal.message_rows import add_messages, count_messages
-from retrytemplate.batch.journal.rows import COUNTS, RUN_HOLD, RUN_STATE, check, damaged, parsed
-from retrytemplate.batch.journal.run import Counts, Run
-from retrytemplate.batch.journal.schema import clock, new_row, now
+from retrytemplate.batch.journal.rows import (
+    COUNTS,
+    RUN,
+    RUN_HOLD,
+    RUN_STATE,
+    check,
+    damaged,
+    parsed,
+    readable,
+)
+from retrytemplate.batch.journal.run import Counts, JournalUpdate, Run, RunRequest
+from retrytemplate.batch.journal.schema import Tables, clock, new_row, now
 from retrytemplate.caches.record_schema import FAILURE, fault
 from retrytemplate.errors import RecordedFailure
 
@@ -38,22 +47,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
     from retrytemplate.batch.journal.rows import StoredRow
-    from retrytemplate.batch.journal.run import JournalUpdate, RunRequest
-    from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.batch.report import Status
-
-__all__ = [
-    "abandon",
-    "begin",
-    "close",
-    "end",
-    "is_applied",
-    "is_taken",
-    "read",
-    "release",
-    "renew",
-]
-
 
 NOT_HELD = {"worker": None, "process": None, "lease_until": None}
 
@@ -326,11 +320,8 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
         leased=False,
     )
     run.seq += 1
-    run.checkpoint, run.status, run.unsent = (
-        checkpoint,
-        status,
-        count_messages(connection, tables, run=run.id),
-    )
+    run.unsent = count_messages(connection, tables, run=run.id)
+    run.checkpoint, run.status = checkpoint, status
 
 
 def renew(connection: Connection, tables: Tables, run: Run) -> None:
@@ -433,6 +424,18 @@ def _change(
         )
     )
     return _limit_idle_time(change, dialect)
+
+
+def newest_progress(connection: Connection, tables: Tables) -> dict[str, float | None]:
+    """The progress of the newest run of each step; None: it is unknown."""
+    from sqlalchemy import func, select
+
+    runs = tables.runs
+    columns = {name: RUN[name] for name in ("id", "step", "progress")}
+    newest = select(func.max(runs.c.id)).group_by(runs.c.step)
+    query = select(*(runs.c[name] for name in columns)).where(runs.c.id.in_(newest))
+    rows = [readable(runs, row, columns)[0] for row in connection.execute(query).mappings()]
+    return {row["step"]: row["progress"] for row in rows}
 
 
 def _execute_limited(connection: Connection, statement: Any, request: RunRequest) -> Any:

@@ -10,14 +10,10 @@ from attrs import frozen
 from retrytemplate._internal.imports import extra
 from retrytemplate._storage.sql_dialect import DIALECT_FRAGMENTS
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal.rows import LETTER, MESSAGE, RUN
+from retrytemplate.batch.journal.rows import LETTER, MESSAGE, RUN, Columns
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
-
-    from retrytemplate.batch.journal.rows import Columns
-
-__all__ = ["SCHEMA", "Tables", "check_tables", "clock", "create", "new_row", "now", "tables"]
 
 
 SCHEMA = 1
@@ -115,11 +111,20 @@ def check_tables(connection: Connection, made: Tables) -> None:
 
     :raises JobRepositoryError: they are not, or of a newer version of the library.
     """
-    version = _version(connection, made)
-    if version is None:
+    if not has_tables(connection, made):
         prefix = made.meta.name.removesuffix("meta")
         raise JobRepositoryError(f"the database has no tables {prefix}*")
-    _check_version(version)
+
+
+def has_tables(connection: Connection, made: Tables) -> bool:
+    """Whether the tables exist.
+
+    :raises JobRepositoryError: they are of a newer version of the library.
+    """
+    version = _version(connection, made)
+    if version is not None:
+        _check_version(version)
+    return version is not None
 
 
 def new_row(connection: Connection, table: Table) -> Any:

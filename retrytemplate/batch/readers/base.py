@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._internal.values import JSON
-from retrytemplate.batch.errors import ReaderError
+from retrytemplate._internal.closing import AsyncClosing, Closing
+from retrytemplate.batch.errors import ReaderError, ReadError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Self
 
-    from retrytemplate.batch.errors import ReadError
-
-__all__ = ["JSON", "AsyncCursor", "Cursor", "Reader", "Records", "checked_name", "part"]
+    from retrytemplate._internal.values import JSON
 
 
 @frozen
@@ -46,7 +43,7 @@ class Records:
         return self.first + index
 
 
-class Cursor(ABC):
+class Cursor(Closing):
     """A source while it is read.  ``with reader.open() as cursor`` closes it."""
 
     position: JSON
@@ -65,24 +62,18 @@ class Cursor(ABC):
         There may be fewer before the end, where a part of the source ends.
         """
 
-    def verify(self) -> None:  # noqa: B027  # not every source can change
+    def verify(self) -> None:  # not every source can change
         """Raise ``ReaderError`` if the source no longer has the records that were read last.
 
         Called before each commit about them: an error ends the run, and nothing of them is written.
         The default accepts every source.
         """
 
-    def close(self) -> None:  # noqa: B027  # not every source is held
+    def close(self) -> None:
         """Release the source."""
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class AsyncCursor(ABC):
+class AsyncCursor(AsyncClosing):
     """The same for a source that is awaited.  ``async with reader.open() as cursor`` closes it."""
 
     position: JSON
@@ -97,17 +88,11 @@ class AsyncCursor(ABC):
     async def read(self, limit: int) -> Records:
         """The next records, *limit* at most; none at the end."""
 
-    async def verify(self) -> None:  # noqa: B027  # as above
+    async def verify(self) -> None:  # as above
         """As that of ``Cursor``."""
 
-    async def close(self) -> None:  # noqa: B027  # as above
+    async def close(self) -> None:
         """Release the source."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 class Reader(ABC):
@@ -162,6 +147,15 @@ def part(position: JSON, name: str, kind: type, reader: str) -> Any:
             "give the step its former reader, or restart the run"
         )
     return value
+
+
+def checked_names(allowed: str, value: Any) -> tuple[str, ...]:
+    """Distinct strings of a list or tuple, at least one; *allowed* begins the error message."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise TypeError(f"{allowed}, in a list or tuple, got {value!r}")
+    if not value or len(set(value)) < len(value):
+        raise ValueError(f"{allowed}, got {value!r}")
+    return tuple(value)
 
 
 def checked_name(name: Any) -> str:

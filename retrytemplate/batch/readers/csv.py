@@ -7,7 +7,7 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.errors import ReaderError, ReadError
-from retrytemplate.batch.readers.base import Reader, Records
+from retrytemplate.batch.readers.base import Reader, Records, checked_names
 from retrytemplate.batch.readers.text_lines import (
     LineCursor,
     checked_encoding,
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from os import PathLike
 
-    from retrytemplate.batch.readers.base import JSON
+    from retrytemplate._internal.values import JSON
     from retrytemplate.batch.readers.text_lines import LineFile
-
-__all__ = ["CsvReader"]
 
 
 class CsvReader(Reader):
@@ -66,7 +64,7 @@ class CsvReader(Reader):
     ) -> None:
         self.name = checked_path(path)
         self.encoding = checked_encoding(encoding)
-        self.fields = None if fields is None else _checked_fields(fields)
+        self.fields = None if fields is None else checked_names(FIELDS, fields)
         self.dialect = {"strict": True} | _checked_dialect(dialect)
 
     def open(self, position: JSON = None) -> CsvCursor:
@@ -89,6 +87,7 @@ class CsvReader(Reader):
 
 # Lists that exist at the same time: more of them start the garbage collector repeatedly.
 FEW = 100
+FIELDS = "fields must be distinct names, at least one"
 DEFAULTS = {"encoding": "utf-8", "fields": None, "strict": True}
 
 
@@ -99,18 +98,6 @@ def _checked_dialect(dialect: dict[str, Any]) -> dict[str, Any]:
         kind = ValueError if isinstance(exc, csv.Error) else TypeError
         raise kind(f"dialect must be what csv.reader takes, got {dialect!r}: {exc}") from exc
     return dialect
-
-
-def _checked_fields(fields: Any) -> tuple[str, ...]:
-    allowed = "fields must be distinct names, at least one"
-    if not isinstance(fields, list | tuple):
-        raise TypeError(f"{allowed}, in a list or tuple, got {fields!r}")
-    names = tuple(fields)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{allowed}, got {names!r}")
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"{allowed}, got {names!r}")
-    return names
 
 
 class CsvCursor(LineCursor):
@@ -210,7 +197,7 @@ class CsvCursor(LineCursor):
             raw.decode(self._encoding)
             if error is not None:
                 raise error
-            return _checked_fields(row)
+            return checked_names(FIELDS, row)
         except (csv.Error, TypeError, ValueError) as exc:
             raise ReaderError(
                 f"{self._file.path} does not begin with the names of its fields ({exc}): mend its "

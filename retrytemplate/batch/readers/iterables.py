@@ -7,9 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.failure_text import summary
+from retrytemplate._internal.validation import check_flag
 from retrytemplate.batch.errors import ReaderError
 from retrytemplate.batch.readers.base import (
-    JSON,
     AsyncCursor,
     Cursor,
     Reader,
@@ -21,7 +21,7 @@ from retrytemplate.batch.readers.base import (
 if TYPE_CHECKING:
     from asyncio import CancelledError
 
-__all__ = ["ForwardReader", "SequenceReader", "as_reader"]
+    from retrytemplate._internal.values import JSON
 
 TEXTS = (str, bytes, bytearray, memoryview)
 
@@ -111,8 +111,7 @@ class ForwardReader(Reader):
     ) -> None:
         if isinstance(iterable, TEXTS) or not isinstance(iterable, Iterable | AsyncIterable):
             raise TypeError(f"iterable must be iterable, and no text, got {iterable!r}")
-        if not isinstance(journal, bool):
-            raise TypeError(f"journal must be True or False, got {journal!r}")
+        check_flag("journal", journal)
         self.iterable = iterable
         self.name = checked_name(name)
         self.journal = journal

@@ -12,9 +12,7 @@ from retrytemplate.batch.readers.text_lines import LineCursor, checked_path, ope
 if TYPE_CHECKING:
     from os import PathLike
 
-    from retrytemplate.batch.readers.base import JSON
-
-__all__ = ["JsonLinesReader"]
+    from retrytemplate._internal.values import JSON
 
 
 class JsonLinesReader(Reader):

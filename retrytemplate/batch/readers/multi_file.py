@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -14,12 +14,9 @@ from retrytemplate.batch.readers.base import Cursor, Reader, Records, part
 from retrytemplate.batch.readers.csv import CsvReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
 
-    from retrytemplate.batch.readers.base import JSON
-
-__all__ = ["FilesReader"]
+    from retrytemplate._internal.values import JSON
 
 
 class FilesReader(Reader):

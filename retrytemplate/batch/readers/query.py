@@ -14,6 +14,7 @@ from retrytemplate.batch.readers.base import (
     Reader,
     Records,
     checked_name,
+    checked_names,
     part,
 )
 
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, SelectBase
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from retrytemplate.batch.readers.base import JSON
-
-__all__ = ["QueryReader"]
+    from retrytemplate._internal.values import JSON
 
 
 class QueryReader(Reader):
@@ -91,12 +90,8 @@ class QueryReader(Reader):
 
 def _checked_key(key: Any) -> tuple[str, ...]:
     allowed = "key must be the name of a column, or several distinct ones"
-    if not isinstance(key, str | list | tuple):
-        raise TypeError(f"{allowed}, got {key!r}")
-    names = (key,) if isinstance(key, str) else tuple(key)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{allowed}, got {key!r}")
-    if not names or "" in names or len(set(names)) < len(names):
+    names = checked_names(allowed, [key] if isinstance(key, str) else key)
+    if "" in names:
         raise ValueError(f"{allowed}, got {key!r}")
     return names
 

@@ -6,25 +6,22 @@ import os
 from abc import abstractmethod
 from codecs import lookup
 from io import BufferedReader, FileIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from attrs import define
 
 from retrytemplate.batch.errors import ReaderError
-from retrytemplate.batch.readers.base import Cursor, part
+from retrytemplate.batch.readers.base import Cursor, Records, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
 
     from _typeshed import WriteableBuffer
 
-    from retrytemplate.batch.readers.base import JSON, Records
+    from retrytemplate._internal.values import JSON
 
     C = TypeVar("C", bound="LineCursor")
-
-__all__ = ["LineCursor", "LineFile", "RecordedFile", "checked_encoding", "checked_path", "opened"]
 
 BOM = b"\xef\xbb\xbf"
 # Bytes that are compared at the beginning of a file, and as many before a position.
@@ -48,11 +45,11 @@ def checked_path(path: Any) -> str:
 def checked_encoding(encoding: Any) -> str:
     """The encoding.
 
-    :raises ValueError: its lines do not end with the byte 10.
+    :raises ValueError: a newline is not the single byte 0x0A in it.
     """
     if not isinstance(encoding, str):
         raise TypeError(f"encoding must be a str, got {encoding!r}")
-    allowed = "encoding must be one in which a line ends with the byte 10, like utf-8 or cp1252"
+    allowed = "encoding must write a newline as the byte 0x0A, like utf-8 or cp1252"
     try:
         found = lookup(encoding).name
         plain = "a\n".encode(encoding)
@@ -140,22 +137,17 @@ class LineFile:
 
     @classmethod
     def open(cls, path: str) -> LineFile:
-        """Open the file at the first byte after a byte order mark."""
+        """Open the file."""
         try:
             raw = RecordedFile(path)
         except OSError as exc:
             raise ReaderError(
                 f"{path} cannot be read (in {os.getcwd()}): {exc.strerror or exc}"
             ) from exc
-        opened = cls(path, BufferedReader(raw), raw)
-        try:
-            opened._begin()
-        except BaseException:
-            raw.close()
-            raise
-        return opened
+        return cls(path, BufferedReader(raw), raw)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Go to the first byte after a byte order mark."""
         if not self.file.seekable():
             raise ReaderError(f"{self.path} has no positions; give its lines to a ForwardReader")
         self._absolute = os.path.abspath(self.path)
@@ -299,6 +291,7 @@ def opened(make: Callable[[LineFile], C], path: str, position: JSON) -> C:
     """A cursor at a position, after its header was read."""
     file = LineFile.open(path)
     try:
+        file.begin()
         cursor = make(file)
         if position is not None:
             cursor.go_to(position)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from retrytemplate.control.isolation_gate.gate import GateEntry
     from retrytemplate.template import RetryTemplate
 
-__all__ = ["AsyncDriver"]
-
 
 @define
 class AsyncDriver(BaseDriver):

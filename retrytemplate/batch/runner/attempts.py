@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
-from retrytemplate.batch.engine.effects import Fatal
+from retrytemplate.batch.engine.effects import Fatal, Try, Write
 from retrytemplate.batch.errors import RunLostError
-from retrytemplate.batch.journal.run import Counts
+from retrytemplate.batch.journal.run import Counts, JournalUpdate, Run
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 
@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from retrytemplate._storage.operation_runner import Operation
-    from retrytemplate.batch.engine.effects import Try, Write
-    from retrytemplate.batch.journal.run import JournalUpdate, Run
     from retrytemplate.batch.runner.transactions import Transactions
     from retrytemplate.history import Outcome
-
-__all__ = ["ENDING", "ROLLBACKS", "SAVEPOINTS", "Attempts", "Shared"]
 
 ROLLBACKS = ("transaction", "savepoint", "none")
 ITEM_DATABASE = "the database of the items"
@@ -108,7 +104,7 @@ class Attempts(_Transaction, Guard):
     @property
     def keeps_transaction(self) -> bool:
         """Whether one transaction may hold several attempts."""
-        return self.shared is not None or bool(self.transactions.rollback != "transaction")
+        return bool(self.transactions.rollback != "transaction")
 
     def shared_outcome(self, outcome: Outcome[Any]) -> Outcome[Any] | None:
         """The outcome of a part of a shared transaction; None: that is lost, or in doubt."""
@@ -266,12 +262,7 @@ class Attempts(_Transaction, Guard):
 
     def reserve(self, context: Any, delay: float) -> Any:
         """Close the transaction before a wait."""
-        return self.transactions.perform(self._close_all()) if delay > 0 else None
-
-    def _close_all(self) -> Operation[None]:
-        yield from self.close()
-        if self.shared is not None:
-            yield from self.shared.close()
+        return self.transactions.perform(self.close()) if delay > 0 else None
 
 
 @define(eq=False)
@@ -317,7 +308,7 @@ class Shared(_Transaction):
 
         :raises JobRepositoryError: the database cannot be queried for the result.
         """
-        if self.is_lost or self._open is None:
+        if self._open is None:
             return False
         yield from self.verify()
         if self.messages:

@@ -25,7 +25,7 @@ from retrytemplate.batch.engine.effects import (
 )
 from retrytemplate.batch.events import EmitEvents
 from retrytemplate.batch.journal.message_rows import delete_messages
-from retrytemplate.batch.outbox import FindUnsent, SendOutbox, unsent
+from retrytemplate.batch.outbox import FindUnsent, Outbox, SendOutbox, UnsentMessage, unsent
 from retrytemplate.batch.runner.attempts import ENDING, Attempts, Shared
 from retrytemplate.batch.runner.failure_capture import first_attempt_record
 from retrytemplate.classify.exceptions import is_never_retried
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from retrytemplate._storage.operation_runner import Operation
-    from retrytemplate.batch.outbox import Outbox, UnsentMessage
     from retrytemplate.batch.readers.base import Reader
     from retrytemplate.control.isolation_gate.gate import GateEntry, ProcessGate
     from retrytemplate.template import RetryTemplate
@@ -84,8 +83,6 @@ class BaseDriver:
     _sending: RetryTemplate = field(init=False)
     _writing: RetryTemplate = field(init=False)
     _once: RetryTemplate = field(init=False)
-    _needs_template: bool = field(init=False)
-    """Whether the template has to know of every attempt: for listeners, guards, time limits."""
 
     def __attrs_post_init__(self) -> None:
         # A write has no result for a policy or a recovery, and a write that a time limit
@@ -96,7 +93,11 @@ class BaseDriver:
         self._sending = self.template.with_(policy=policy, recovery=None)
         self._writing = self._sending.with_(attempt_timeout=None)
         self._once = self._writing.with_(policy=NeverRetryPolicy())
-        self._needs_template = not self.template._plan.inline_first_attempt
+
+    @property
+    def _needs_template(self) -> bool:
+        """Whether the template has to know of every attempt: for listeners, guards, limits."""
+        return not self.template._plan.is_unobserved
 
     @property
     def _redact(self) -> Callable[[str], str] | None:

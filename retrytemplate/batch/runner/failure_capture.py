@@ -12,14 +12,11 @@ from retrytemplate.batch.journal.letters import NAME_LIMIT
 from retrytemplate.caches.record import brief, describe, shortened
 from retrytemplate.caches.worker_id import host_name
 from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
-from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord
+from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.history import Outcome
-
-__all__ = ["AsyncFailureCapture", "FailureCapture", "first_attempt_record"]
 
 # Errors of the template about an attempt that was made.
 TEMPLATE_ERRORS = (AttemptTimeoutError, UnacceptableResultError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate._internal.threads import Threads, repeat_until_stopped
@@ -13,9 +13,6 @@ from retrytemplate.batch.errors import RunLostError
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-    from typing import Self
-
-__all__ = ["AsyncHeartbeat", "Heartbeat", "never"]
 
 # Of a lease: two of them may fail.
 SHARE = 1 / 3
@@ -77,7 +74,7 @@ class Heartbeat(_Heartbeat):
 class AsyncHeartbeat(_Heartbeat):
     """Renews in a task: what blocks the event loop stops it too."""
 
-    _task: asyncio.Task[None] | None = None
+    _task: asyncio.Task[None]
 
     async def _run(self, over: asyncio.Event) -> None:
         import asyncio
@@ -104,5 +101,4 @@ class AsyncHeartbeat(_Heartbeat):
 
     async def __aexit__(self, *_: object) -> None:
         self._over.set()
-        if self._task is not None:  # a renewal in progress completes
-            await wait_shielded([self._task])
+        await wait_shielded([self._task])  # a renewal in progress completes

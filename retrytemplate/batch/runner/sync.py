@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from retrytemplate.history import Outcome
     from retrytemplate.template import RetryTemplate
 
-__all__ = ["Driver"]
-
 
 @define
 class Driver(BaseDriver):

@@ -8,7 +8,7 @@ from attrs import define, field
 
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
 from retrytemplate._storage.cancellation import run_to_completion
-from retrytemplate._storage.operation_runner import perform, perform_async
+from retrytemplate._storage.operation_runner import Operation, perform, perform_async
 from retrytemplate.batch.journal import runs
 from retrytemplate.errors import MisuseError
 
@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.batch.journal.repository import JobRepository
     from retrytemplate.batch.outbox import Outbox
-
-__all__ = ["AsyncTransactions", "Transactions", "checked_result"]
 
 
 def checked_result(piece: str, value: Any, remedy: str = "use run_async()") -> Any:

@@ -31,7 +31,9 @@ def test_checkpoint_is_restored_from_its_json(checkpoint):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
+        ("format", 2, "format 2 is of a newer version of the library"),
         ("pending", [[0, 2], [2, 4]], r"pending\[1\] must be a range of indexes from 3 on"),
+        ("pending", [[0, 1], [2, 4], [4, 5]], r"pending\[2\] must be a range of indexes from 5 on"),
         ("pending", [[1, 1]], r"pending\[0\] must be a range of indexes from 0 on"),
         ("crashes", {"x": []}, "crashes must have indexes as names, got 'x'"),
         ("crashes", {"01": []}, "crashes must have indexes as names, got '01'"),

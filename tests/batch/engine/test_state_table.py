@@ -336,6 +336,19 @@ def test_search_whose_transaction_is_lost_writes_each_part_by_itself():
     assert is_isolating(process.kill())
 
 
+def test_crash_between_parts_of_a_search_is_attributed_to_no_item():
+    process = writing(may_wait=True)
+    process.fail()
+    process.succeed()
+    assert type(process.fail()) is Commit  # the good half, before the attempts at one item
+    assert type(process.commit()) is Write
+    assert process.journal.pending == ((2, 4),)
+    assert is_isolating(process.kill())
+    assert type(process.commit()) is Write
+    assert process.journal.pending == ((3, 4),)
+    assert is_isolating(process.kill())
+
+
 def test_isolating_writes_the_isolated_item_to_the_journal():
     process = isolating()
     assert type(process.effect) is WriteJournal
@@ -370,6 +383,25 @@ def test_isolated_item_with_max_crashes_is_dead_lettered():
     assert [letter.phase for letter in process.effect.update.letters] == ["crash"]
     process.commit()
     assert (process.journal.isolated_item, process.journal.pending) == (1, ((1, 4),))
+
+
+def test_last_isolated_item_with_max_crashes_ends_its_chunk():
+    crashes = {3: (("worker", 17.0),) * MAX_CRASHES}
+    known = Checkpoint(position=0, count=4, pending=((3, 4),), isolating=True, crashes=crashes)
+    process = StepProcess(known)
+    process.read()
+    assert [letter.phase for letter in process.effect.update.letters] == ["crash"]
+    process.commit()
+    assert (process.journal.position, process.journal.pending) == (4, ())
+
+
+def test_letter_of_a_crashing_item_has_each_crash_as_attempt():
+    crashes = {0: (("worker", 17.0), ("worker", 18.0))}
+    known = Checkpoint(position=0, count=4, pending=((0, 4),), isolating=True, crashes=crashes)
+    process = StepProcess(known)
+    process.read()
+    [letter] = process.effect.update.letters
+    assert [(each.number, each.ended) for each in letter.attempts] == [(1, 17.0), (2, 18.0)]
 
 
 def test_crash_that_is_attributed_resets_the_number_of_the_others():

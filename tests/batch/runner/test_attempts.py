@@ -1,11 +1,21 @@
 """The search for items at fault in one transaction, and where that is not possible."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DataError, IntegrityError
 
-from retrytemplate import Deadline, FixedBackoff, Guard, RetryTemplate, SimpleRetryPolicy
+from retrytemplate import (
+    Deadline,
+    FixedBackoff,
+    Guard,
+    NeverRetryPolicy,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
 from retrytemplate._engine import attempt_timeout as limits
+from retrytemplate._storage import sql_engine as engines
 from retrytemplate.batch import (
     Cursor,
     JobRepository,
@@ -15,6 +25,7 @@ from retrytemplate.batch import (
     SkipPolicy,
     StepListener,
 )
+from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from retrytemplate.batch.runner import attempts
 from retrytemplate.listeners import RetryListener
 from retrytemplate.testing import VirtualClock
@@ -44,6 +55,16 @@ def test_search_commits_once_for_its_chunk(world):
     assert len(commits) == 3  # the run is taken, the chunk is searched, the run ends
     assert (world.rows(), world.letters()) == ([1, 2, 4, 5, 6, 8], [3, 7])
     assert accounted(report)
+
+
+def test_search_uses_one_connection(sqlite):
+    jobs, connections = JobRepository(sqlite.url, prefix=sqlite.prefix, timeout=0.1), []
+    step = sqlite.step(range(1, 9), write=fails(3, 7), repository=jobs, **searching())
+    event.listen(jobs.engine, "checkout", lambda *opened: connections.append(opened))
+    step.run()
+    jobs.close()
+    # The run is taken, two attempts at the chunk, the search, the run ends.
+    assert len(connections) == 5
 
 
 def test_search_rolls_back_what_a_failed_part_did(world, mode):
@@ -97,13 +118,14 @@ class Waits(RetryListener):
         self.in_use.append(self.world.jobs.engine.pool.checkedout())
 
 
-def test_no_transaction_is_open_while_an_item_waits(world):
+@pytest.mark.parametrize("rollback", attempts.ROLLBACKS)
+def test_no_transaction_is_open_while_an_item_waits(world, rollback):
     listener = Waits(world)
     template = RetryTemplate(
         policy=SimpleRetryPolicy(2), backoff=FixedBackoff(0.001), listeners=[listener]
     )
-    step = world.step(range(1, 9), write=fails(3), **searching(retry=template))
-    step.run()
+    settings = searching(retry=template, rollback=rollback)
+    world.step(range(1, 9), write=fails(3), **settings).run()
     assert world.rows() == [1, 2, 4, 5, 6, 7, 8]
     assert listener.in_use == [0, 0]
 
@@ -253,6 +275,48 @@ def test_commit_that_failed_is_looked_up_once(sqlite):
     # The run is taken, the first attempt, the look-up, two attempts in one transaction, the end.
     assert len(begun) == 5
     assert (report.written, report.rollbacks, sqlite.rows()) == (1, 2, [1])
+
+
+# A transaction cannot be begun.
+
+
+def run_whose_write_begins_late(world, mode, **settings):
+    """The report of a run whose first attempt to write cannot begin its transaction."""
+    failures = []
+
+    def process(item):
+        failures.append(ConnectionResetError("no transaction"))
+        return item
+
+    def begin(connection):
+        if failures:
+            raise failures.pop()
+
+    async def run_async():
+        engine = engines.transaction_engine(
+            engines.parse_url(world.url, JOB_REPOSITORY), 20.0, JOB_REPOSITORY, asynchronous=True
+        )
+        event.listen(engine.sync_engine, "begin", begin)
+        jobs = JobRepository(engine, prefix=world.prefix)
+        try:
+            return await world.step([1], process=process, repository=jobs, **settings).run_async()
+        finally:
+            await engine.dispose()
+
+    if mode == "async":
+        return asyncio.run(run_async())
+    event.listen(world.jobs.engine, "begin", begin)
+    return world.step([1], process=process, **settings).run()
+
+
+def test_transaction_that_cannot_begin_is_begun_by_the_next_attempt(sqlite, mode):
+    report = run_whose_write_begins_late(sqlite, mode, retry=SimpleRetryPolicy(2))
+    assert (report.status, report.rollbacks, sqlite.rows()) == ("completed", 1, [1])
+
+
+def test_transaction_that_cannot_begin_fails_with_its_own_error(sqlite, mode):
+    report = run_whose_write_begins_late(sqlite, mode, retry=NeverRetryPolicy())
+    assert (report.status, str(report.exception)) == ("failed", "no transaction")
 
 
 # A part is written, and its attempt fails afterwards.
@@ -418,9 +482,9 @@ def test_part_of_a_search_is_not_committed_before_its_end(sqlite, elsewhere):
     jobs = JobRepository(sqlite.url if elsewhere else engine, prefix=sqlite.prefix)
 
     def write(item, _):
-        if item == 3 and [1, 2] in sqlite.writes():
+        if [1, 2, 3, 4] in sqlite.writes() and item == 5:
             raise StopError
-        fails(3)(item, 0)
+        fails(7)(item, 0)
 
     step = sqlite.step(
         range(1, 9),
@@ -435,11 +499,12 @@ def test_part_of_a_search_is_not_committed_before_its_end(sqlite, elsewhere):
     sqlite.calls.clear()
     report = sqlite.step(
         range(1, 9),
-        write=fails(3),
+        write=fails(7),
         repository=jobs,
         database=engine if elsewhere else None,
         **searching(),
     ).run()
-    assert (report.status, sqlite.rows()) == ("completed", [1, 2, 4, 5, 6, 7, 8])
+    assert (report.status, sqlite.rows()) == ("completed", [1, 2, 3, 4, 5, 6, 8])
+    assert sqlite.letters() == [7]
     jobs.close()
     engine.dispose()

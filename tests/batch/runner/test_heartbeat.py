@@ -50,6 +50,28 @@ def test_renewal_that_fails_is_tried_again(mode):
     beat(Renewals(OSError("no connection"), None), mode).check()
 
 
+def test_lease_has_time_for_three_renewals(monkeypatch):
+    rests = []
+    monkeypatch.setattr(heartbeat, "repeat_until_stopped", lambda _, rest: rests.append(rest) or ())
+    with Heartbeat(heartbeat.never, lease=30.0):
+        pass
+    assert rests == [10.0]
+
+
+async def test_renewal_in_progress_is_completed_by_the_end_of_the_run():
+    begun, answer, renewed = asyncio.Event(), asyncio.Event(), []
+
+    async def renew():
+        begun.set()
+        await answer.wait()
+        renewed.append(True)
+
+    async with AsyncHeartbeat(renew, LEASE):
+        await begun.wait()
+        asyncio.get_running_loop().call_soon(answer.set)
+    assert renewed
+
+
 def test_run_that_another_process_has_taken_is_reported(mode):
     lost = beat(Renewals(None, RunLostError("run 1 is another's")), mode)
     with pytest.raises(RunLostError, match="run 1"):
