@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         "retrytemplate.control.classification.service_errors": "ServiceErrors",
         "retrytemplate.control.classification.timeouts": "timeout_kind timeouts_of",
         "retrytemplate.control.events": "CallRejected ControlEvent ControlListener",
-        "retrytemplate.control.fallback": "Fallback FallbackOutcome FallbackUsed",
+        "retrytemplate.control.fallback": "Fallback FallbackOutcome FallbackUsed PrimaryAnswered",
         "retrytemplate.control.hedge.delay": "Quantile",
         "retrytemplate.control.hedge.events": (
             "AttemptAbandoned AttemptFailed HedgeRefused HedgeSnapshot HedgeStarted HedgeWon"
@@ -36,6 +36,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(
             "aiohttp_timeout httpx_timeout requests_timeout time_left"
         ),
         "retrytemplate.control.http.retry": "http_retry",
+        "retrytemplate.control.http.status": "http_status",
         "retrytemplate.control.idempotency.keys": (
             "RequireIdempotency idempotency_header idempotency_key"
         ),
@@ -57,6 +58,13 @@ __getattr__, __dir__, __all__ = lazy_attributes(
         "retrytemplate.control.presets.preset": "Preset",
         "retrytemplate.control.propagation.nesting": "NestedRetries NestedRetry Nesting",
         "retrytemplate.control.propagation.propagation": "Propagation",
+        "retrytemplate.control.rate_limiter.events": (
+            "CallDelayed RateLimitStoreLost RateLimitStoreRecovered"
+        ),
+        "retrytemplate.control.rate_limiter.rate_limiter": (
+            "RateLimiter RateLimiterGuard RateLimiterSnapshot"
+        ),
+        "retrytemplate.control.rate_limiter.redis.store": "RedisRateLimitStore",
         "retrytemplate.control.sql.statement_timeout": "statement_limit",
         "retrytemplate.control.sql.transactions": "OpenTransaction in_transaction",
         "retrytemplate.control.switch.events": "SwitchChanged SwitchStoreLost SwitchStoreRecovered",

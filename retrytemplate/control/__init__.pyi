@@ -41,6 +41,7 @@ from retrytemplate.control.events import ControlListener as ControlListener
 from retrytemplate.control.fallback import Fallback as Fallback
 from retrytemplate.control.fallback import FallbackOutcome as FallbackOutcome
 from retrytemplate.control.fallback import FallbackUsed as FallbackUsed
+from retrytemplate.control.fallback import PrimaryAnswered as PrimaryAnswered
 from retrytemplate.control.hedge.delay import Quantile as Quantile
 from retrytemplate.control.hedge.events import AttemptAbandoned as AttemptAbandoned
 from retrytemplate.control.hedge.events import AttemptFailed as AttemptFailed
@@ -55,6 +56,7 @@ from retrytemplate.control.http.client_timeouts import httpx_timeout as httpx_ti
 from retrytemplate.control.http.client_timeouts import requests_timeout as requests_timeout
 from retrytemplate.control.http.client_timeouts import time_left as time_left
 from retrytemplate.control.http.retry import http_retry as http_retry
+from retrytemplate.control.http.status import http_status as http_status
 from retrytemplate.control.idempotency.keys import RequireIdempotency as RequireIdempotency
 from retrytemplate.control.idempotency.keys import idempotency_header as idempotency_header
 from retrytemplate.control.idempotency.keys import idempotency_key as idempotency_key
@@ -96,6 +98,19 @@ from retrytemplate.control.propagation.nesting import NestedRetries as NestedRet
 from retrytemplate.control.propagation.nesting import NestedRetry as NestedRetry
 from retrytemplate.control.propagation.nesting import Nesting as Nesting
 from retrytemplate.control.propagation.propagation import Propagation as Propagation
+from retrytemplate.control.rate_limiter.events import CallDelayed as CallDelayed
+from retrytemplate.control.rate_limiter.events import RateLimitStoreLost as RateLimitStoreLost
+from retrytemplate.control.rate_limiter.events import (
+    RateLimitStoreRecovered as RateLimitStoreRecovered,
+)
+from retrytemplate.control.rate_limiter.rate_limiter import RateLimiter as RateLimiter
+from retrytemplate.control.rate_limiter.rate_limiter import RateLimiterGuard as RateLimiterGuard
+from retrytemplate.control.rate_limiter.rate_limiter import (
+    RateLimiterSnapshot as RateLimiterSnapshot,
+)
+from retrytemplate.control.rate_limiter.redis.store import (
+    RedisRateLimitStore as RedisRateLimitStore,
+)
 from retrytemplate.control.sql.statement_timeout import statement_limit as statement_limit
 from retrytemplate.control.sql.transactions import OpenTransaction as OpenTransaction
 from retrytemplate.control.sql.transactions import in_transaction as in_transaction

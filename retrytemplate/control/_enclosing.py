@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.frames import ExecutionFrame
 
-__all__ = [
-    "check_enclosing_guards",
-    "check_enclosing_guards_async",
-    "run_under_guard",
-    "run_under_guard_async",
-]
-
 
 def check_enclosing_guards() -> None:
     """Check the enclosing guards before a call.
@@ -86,9 +79,8 @@ async def run_under_guard_async(guard: Any, fn: Callable[..., Any], args: Any, k
 
 
 def _frame(guard: Any) -> ExecutionFrame:
-    _frames.any_deadline_entered = (
-        True  # there is something to look for, as where a deadline is entered
-    )
+    # There is something to look for, as where a deadline is entered.
+    _frames.any_deadline_entered = True
     outer = enclosing_frame()
     deadline = with_inherited_guards(None if outer is None else outer[DEADLINE], (guard,))
     return [None, None, deadline, outer, None]

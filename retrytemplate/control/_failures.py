@@ -11,8 +11,6 @@ from retrytemplate._internal.failure_text import summary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["combine_failures"]
-
 
 def combine_failures(
     first: BaseException, others: Iterable[tuple[str, BaseException]], who: str

@@ -8,21 +8,24 @@ from attrs import field, frozen
 
 from retrytemplate._internal.validation import checked_by
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control.events import as_listeners, check_listeners
+from retrytemplate.control.events import Listeners, Observable, as_listeners, check_listeners
 
-__all__ = ["HasListeners", "Observed"]
+
+def _own(listeners: Listeners) -> tuple[Any, ...]:
+    return tuple(listeners.own)
 
 
 @frozen(eq=False)
-class HasListeners:
+class HasListeners(Observable):
     """Adds the setting ``listeners``."""
 
-    listeners: tuple[Any, ...] = field(
+    listeners: Any = field(
         default=(),
         kw_only=True,
         converter=as_listeners,
         validator=checked_by(check_listeners),
         repr=False,
+        eq=_own,
     )
 
 

@@ -12,8 +12,6 @@ from weakref import WeakMethod
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BackgroundPoller"]
-
 LOG = logging.getLogger("retrytemplate.control")
 JOIN_TIMEOUT = 10.0  # seconds that ``close()`` waits for a poll in progress
 
@@ -29,6 +27,7 @@ class BackgroundPoller:
         self._period = min(period, threading.TIMEOUT_MAX)
         self._name = name
         self._closed = False
+        self._polls_again = False
         self._begin(poll)
 
     def _begin(self, poll: Callable[[], bool]) -> None:
@@ -73,30 +72,44 @@ class BackgroundPoller:
         else:
             self._thread = thread
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
     def wake(self) -> None:
         """Poll now."""
         self.ensure_running()
         if self._calls.empty():
             self._calls.put(None)
 
-    def close(self) -> None:
-        """End the thread permanently; return when it has ended."""
+    def close(self, timeout: float = JOIN_TIMEOUT, *, poll_again: bool = False) -> bool:
+        """End the thread permanently; return whether it has ended within *timeout* seconds.
+
+        :param poll_again: it polls once more before it ends.
+        """
+        self._polls_again = poll_again
         self._closed = True
         thread = self._thread
         self._calls.put(None)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(JOIN_TIMEOUT)
+        if thread is None:
+            return True
+        if thread is not threading.current_thread():
+            thread.join(min(timeout, threading.TIMEOUT_MAX))
+        return not thread.is_alive()
 
     def _run(self) -> None:
         goes_on = True
         while goes_on:
             with suppress(Empty):
                 self._calls.get(timeout=self._period)
-            poll = self._poll()
-            if poll is None or self._closed:
+            poll, is_closed = self._poll(), self._closed
+            if poll is None or (is_closed and not self._polls_again):
                 return
+            goes_on = not is_closed
             try:
-                goes_on = poll()
+                goes_on = poll() and goes_on
             except Exception:
-                LOG.exception("polling the store failed; next poll in %g s", self._period)
+                LOG.exception("a poll of %s failed; next poll in %g s", self._name, self._period)
             del poll  # and with it the hold on its object

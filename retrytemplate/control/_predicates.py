@@ -10,12 +10,17 @@ from retrytemplate._engine.failure_rules import is_kill_switch_rejection, is_unl
 from retrytemplate._engine.final_error import with_cause
 from retrytemplate.classify.exceptions import ExceptionClassifier, is_never_retried
 from retrytemplate.errors import Rejected
-from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
+from retrytemplate.policies.simple import (
+    EVERY_EXCEPTION,
+    SimpleRetryPolicy,
+    check_retryable,
+    types_or_predicate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["counted_failure", "exception_predicate", "terminal_error", "without_cancellation"]
+ANY = SimpleRetryPolicy(2)
 
 
 def exception_predicate(
@@ -33,7 +38,7 @@ def exception_predicate(
     else:
         wanted = types_or_predicate(wanted)
         check_retryable(name, wanted)
-        rules = SimpleRetryPolicy(2, retry_on=wanted)
+        rules = ANY if wanted == EVERY_EXCEPTION else SimpleRetryPolicy(2, retry_on=wanted)
 
     def matches(exc: BaseException) -> bool:
         if is_kill_switch_rejection(rules, exc):

@@ -33,18 +33,6 @@ if TYPE_CHECKING:
         ) -> T | S: ...
 
 
-__all__ = [
-    "Strategy",
-    "StrategyBase",
-    "apply",
-    "apply_async",
-    "immutable",
-    "may_substitute",
-    "reject_awaitable",
-    "returns_result",
-]
-
-
 def returns_result(call_async: Any) -> AsyncCall[Never]:
     """Give ``call_async`` the type of the function that it calls."""
     return call_async  # type: ignore[no-any-return]  # a cast
@@ -138,7 +126,7 @@ class StrategyBase:
         return wrapped
 
 
-def apply(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def apply(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call the function, which must not return an awaitable."""
     value = fn(*args, **kwargs)
     reject_awaitable(value, fn)
@@ -149,6 +137,10 @@ async def apply_async(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
     """Call the function, and await its result if it is awaitable."""
     value = fn(*args, **kwargs)
     return await value if is_awaitable(value) else value
+
+
+# A context names the function that is called, not this one.
+apply.calls_argument = apply_async.calls_argument = True  # type: ignore[attr-defined]
 
 
 def immutable(**instead: str) -> Callable[[type[C]], type[C]]:

@@ -10,8 +10,6 @@ from retrytemplate._storage.cancellation import run_to_completion
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["run_in_thread", "run_in_thread_shielded"]
-
 T = TypeVar("T")
 
 

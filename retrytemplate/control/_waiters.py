@@ -10,14 +10,16 @@ from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from retrytemplate import clock as system
 from retrytemplate._internal.awaitables import in_trio
+from retrytemplate.clock import SystemClock
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["ThreadWaiter", "task_waiter"]
+    from retrytemplate.clock import Clock
 
 
 class ThreadWaiter:
@@ -110,3 +112,46 @@ class _TrioWaiter:
             await self._event.wait()
         if self._event.is_set():
             self._event = trio.Event()
+
+
+class _SleepingThread:
+    """A thread that sleeps on a clock of its own, and cannot be woken."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def wake(self) -> bool:
+        """It reads its moment again at the end of the sleep."""
+        return True
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+
+class _SleepingTask(_SleepingThread):
+    """The same for a task."""
+
+    async def wait(self, seconds: float) -> None:  # type: ignore[override]  # a task awaits it
+        await self._clock.sleep_async(seconds)
+
+
+def new_thread_waiter(clock: Clock) -> Any:
+    """A waiter of this thread, which can be woken if the clock is that of the system."""
+    return ThreadWaiter() if _is_real(clock) else _SleepingThread(clock)
+
+
+def new_task_waiter(clock: Clock) -> Any:
+    """A waiter of this task, which can be woken if the timers of its loop use the clock."""
+    waiter = task_waiter()
+    # A virtual loop and its clock show the same number; a real loop and a virtual clock do not.
+    if _is_real(clock) or waiter.now() == clock.monotonic():
+        return waiter
+    return _SleepingTask(clock)
+
+
+def _is_real(clock: Clock) -> bool:
+    """Whether the time of the clock passes by itself, and no stop event ends its sleeps."""
+    return type(clock) is SystemClock and clock.stop is None and system._override is None

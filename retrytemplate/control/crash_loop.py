@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from retrytemplate.errors import RetryError
 
-__all__ = ["CrashLoopError"]
-
 
 class CrashLoopError(RetryError):
     """Processes crashed repeatedly, and no item or message can be the cause.

@@ -9,24 +9,20 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
-from retrytemplate._internal.validation import check_methods
+from retrytemplate._internal.validation import check_index, check_methods
+from retrytemplate.listeners.defaults import (
+    follow,
+    listener_type,
+    settings_version,
+    track,
+    with_defaults,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
     from typing import NoReturn
 
     from retrytemplate.errors import Rejected
-
-__all__ = [
-    "CallRejected",
-    "ControlEvent",
-    "ControlListener",
-    "as_listeners",
-    "call_listener",
-    "check_listeners",
-    "notify_listeners",
-    "reject",
-]
 
 
 LOG = logging.getLogger("retrytemplate.control")
@@ -50,6 +46,7 @@ class CallRejected(ControlEvent):
     error: Exception
 
 
+@listener_type
 class ControlListener:
     """Listener for the events of a strategy, called after each event.
 
@@ -66,22 +63,89 @@ class ControlListener:
         """Called with each event."""
 
 
+class Listeners:
+    """The default listeners and an object's own; iterated in this order."""
+
+    __slots__ = ("__weakref__", "_current", "own")
+
+    _current: tuple[Any, ...]
+
+    def __init__(self, own: Iterable[Any]) -> None:
+        self.own = list(own)
+        follow(self)
+        self._on_settings_changed()
+
+    def register(self, listener: Any, index: int | None) -> None:
+        """Add a listener, at the end or before position *index* of the object's own."""
+        self.own.insert(len(self.own) if index is None else index, listener)
+        self._on_settings_changed()
+
+    def _on_settings_changed(self) -> None:
+        version, own = None, ()
+        # Again, if another thread has changed one of both meanwhile.
+        while version is not settings_version() or len(own) != len(self.own):
+            version, own = settings_version(), tuple(self.own)
+            self._current = tuple(with_defaults(own, ControlListener))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._current)
+
+    def __len__(self) -> int:
+        return len(self._current)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self.own))
+
+
+class Observable:
+    """A component with listeners, which ``register_listener`` adds."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        listeners: Any
+
+    def register_listener(self, listener: Any, index: int | None = None) -> None:
+        """Add a listener, at the end or before position *index* of the object's own.
+
+        :param listener: an object with a synchronous ``on_event(event)``.
+        :param index: its place in the order; None: the end.
+        :raises TypeError: the listener has no such method, or the index is not an int.
+        """
+        check_index("index", index)
+        check_listeners("listener", Listeners([listener]))
+        self.listeners.register(listener, index)
+
+    def _track(self) -> None:
+        """Make it one of the live components, once it is complete."""
+        track(self)
+
+
 def as_listeners(value: Any) -> Any:
-    """The listeners as a tuple; the check rejects other values."""
-    return tuple(value) if isinstance(value, Iterable) else value
+    """The listeners as ``Listeners`` of a new object; the check rejects other values."""
+    if isinstance(value, Listeners):  # of an object that is copied
+        return Listeners(value.own)
+    return Listeners(value) if isinstance(value, Iterable) else value
+
+
+def to_listeners(value: Any) -> Listeners:
+    """The listeners of a new object, checked."""
+    made: Listeners = as_listeners(value)
+    check_listeners("listeners", made)
+    return made
 
 
 def check_listeners(name: str, value: Any) -> None:
     """Raise unless each one is a synchronous listener."""
-    if not isinstance(value, tuple):
+    if not isinstance(value, Listeners):
         raise TypeError(f"{name} must be a list or tuple of listeners, got {value!r}")
-    for each in value:
+    for each in value.own:
         check_methods(f"{name}: each", each, "on_event")
         if is_async(each.on_event):
             raise TypeError(f"{name}: on_event must be synchronous, got {each!r}")
 
 
-def notify_listeners(listeners: Sequence[Any], events: Iterable[ControlEvent]) -> None:
+def notify_listeners(listeners: Iterable[Any], events: Iterable[Any]) -> None:
     """Call each listener with each event; log a listener that fails."""
     for event in events:
         for listener in listeners:
@@ -106,7 +170,7 @@ def call_listener(
     return True
 
 
-def reject(listeners: Sequence[Any], error: Rejected) -> NoReturn:
+def reject(listeners: Iterable[Any], error: Rejected) -> NoReturn:
     """Notify the listeners of the rejection, and raise it."""
     notify_listeners(listeners, [CallRejected(name=error.name or "", error=error)])
     try:

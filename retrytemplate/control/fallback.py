@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._engine.final_error import safe_repr
 from retrytemplate._internal.awaitables import is_async, is_awaitable
@@ -24,9 +25,10 @@ from retrytemplate.control._strategy import (
 )
 from retrytemplate.control.events import (
     ControlEvent,
-    as_listeners,
-    check_listeners,
+    Listeners,
+    Observable,
     notify_listeners,
+    to_listeners,
 )
 from retrytemplate.errors import UnacceptableResultError
 from retrytemplate.history import Outcome
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from retrytemplate.clock import Clock
 
     P = ParamSpec("P")
-
-__all__ = ["Fallback", "FallbackOutcome", "FallbackUsed"]
 
 T = TypeVar("T")
 PRIMARY = "primary"
@@ -55,6 +55,11 @@ class FallbackUsed(ControlEvent):
 
     source: str | None
     error: BaseException
+
+
+@frozen(kw_only=True)
+class PrimaryAnswered(ControlEvent):
+    """The primary function returned."""
 
 
 @frozen(eq=False, repr=False)
@@ -84,7 +89,7 @@ def _check_fallbacks(name: str, value: Any) -> None:
 
 @immutable()
 @frozen(eq=False, init=False)
-class Fallback(StrategyBase):
+class Fallback(Observable, StrategyBase):
     """A chain of fallbacks: another provider, a cache, a simpler answer, a default.
 
     :param fallbacks: functions with the parameters of the call, each called when all before it have
@@ -95,7 +100,7 @@ class Fallback(StrategyBase):
         ``KillSwitchActiveError`` itself is named.
     :param accept: whether a result is acceptable, of any function; another one is a failure.
     :param name: in events.
-    :param listeners: notified when a fallback answers, or all have failed.
+    :param listeners: notified when the primary function or a fallback answers, or all have failed.
     :param clock: measures how long it took.
     :raises ValueError: without a link.
 
@@ -117,13 +122,13 @@ class Fallback(StrategyBase):
 
     fallbacks: tuple[Callable[..., Any], ...] = field(validator=checked_by(_check_fallbacks))
     on: Any
-    accept: Callable[[Any], Any] | None
-    name: str
-    listeners: tuple[Any, ...]
+    accept: Callable[[Any], Any] | None = field(validator=optional(checked_by(check_function)))
+    name: str = field(validator=checked_by(check_text))
+    listeners: Listeners = field(converter=to_listeners)
     _is_failure: Callable[[BaseException], Any]
-    _counts: Counter[str]
-    _monitor: Monitor
-    _clock: Clock
+    _clock: Clock = field(converter=given_or_system)
+    _counts: Counter[str] = field(init=False, factory=Counter)
+    _monitor: Monitor = field(init=False, factory=Monitor)
 
     def __init__(
         self,
@@ -134,14 +139,8 @@ class Fallback(StrategyBase):
         listeners: Any = (),
         clock: Clock | None = None,
     ) -> None:
-        if accept is not None:
-            check_function("accept", accept)
-        check_text("name", name)
-        listeners = as_listeners(listeners)
-        check_listeners("listeners", listeners)
-        covers, clock = exception_predicate("on", on), given_or_system(clock)
         self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
-            fallbacks, on, accept, name, listeners, covers, Counter(), Monitor(), clock
+            fallbacks, on, accept, name, listeners, exception_predicate("on", on), clock
         )
 
     # Calls.  The fallbacks may give anything: hence ``T | Any``, which still is no other type.
@@ -276,14 +275,18 @@ class Fallback(StrategyBase):
     ) -> FallbackOutcome[Any]:
         if who is not None:
             self._monitor.post(self._count, who)
-        if failures:
-            event = FallbackUsed(name=self.name, source=who, error=failures[0])
-            notify_listeners(self.listeners, [event])
+        if self.listeners and (failures or who == PRIMARY):
+            notify_listeners(self.listeners, [self._event(who, failures)])
         calls = len(failures) + (not any(error is each for each in failures))
         elapsed = self._clock.monotonic() - began
         return FallbackOutcome(
             value, error, calls, (), elapsed, source=who, failures=tuple(failures)
         )
+
+    def _event(self, who: str | None, failures: list[BaseException]) -> ControlEvent:
+        if failures:
+            return FallbackUsed(name=self.name, source=who, error=failures[0])
+        return PrimaryAnswered(name=self.name)
 
     def _combined_error(self, failures: list[BaseException]) -> BaseException:
         first, *others = failures

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.clock import Clock
 
-__all__ = ["ProcessCrashed", "ProcessEnded", "ProcessGroup", "ProcessMessage"]
-
 RESTARTS = ExponentialBackoff(initial=0.1, maximum=5.0)
 STABLE = 5.0
 """Seconds after which a crash of a process counts as its first one."""

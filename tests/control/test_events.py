@@ -1,9 +1,12 @@
 """Listeners and clocks of every control object: none changes a call, none runs under a lock."""
 
+import gc
 import inspect
 import threading
+import weakref
 
 import pytest
+from attrs import evolve
 
 from retrytemplate import RetryTemplate, SimpleRetryPolicy, control
 from retrytemplate.control import (
@@ -16,13 +19,17 @@ from retrytemplate.control import (
     KillSwitch,
     NestedRetries,
     Operations,
+    RateLimiter,
     RequireIdempotency,
     RetryBudget,
     StreamTimeout,
     Timeout,
 )
+from retrytemplate.control.events import Observable
+from retrytemplate.listeners import add_default, remove_default
 from retrytemplate.testing import VirtualClock, run
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
+from retrytemplate.workers import TaskSupervisor, WorkerRuntime
 
 
 class Down(Exception):
@@ -109,6 +116,11 @@ def idempotency(clock, listeners):
     return None, lambda: [outcome(template.call, failing)]
 
 
+def rate_limiter(clock, listeners):
+    made = RateLimiter("r", permits=1, max_wait=1.0, clock=clock, listeners=listeners)
+    return made, lambda: [outcome(made.call, int) for _ in range(2)] + [outcome(made.acquire, 1)]
+
+
 def stream(clock, listeners):
     made = StreamTimeout(first=1.0, clock=clock, listeners=listeners)
 
@@ -135,6 +147,7 @@ DRIVERS = {
     KillSwitch: kill_switch,
     NestedRetries: nested_retries,
     Operations: operations,
+    RateLimiter: rate_limiter,
     RequireIdempotency: idempotency,
     RetryBudget: budget,
     StreamTimeout: stream,
@@ -173,6 +186,119 @@ def test_listener_that_raises_does_not_change_the_result(driver, caplog):
     assert disturbed() == usual()
     assert breaks.events > 0
     assert "raised an exception, which is ignored" in caplog.text
+
+
+class Keeps(ControlListener):
+    def __init__(self, events=None, name=""):
+        self.events = [] if events is None else events
+        self.name = name
+
+    def on_event(self, event):
+        self.events.append(self.name or type(event).__name__)
+
+
+@pytest.fixture
+def default():
+    added = []
+
+    def add(listener):
+        add_default(listener)
+        added.append(listener)
+        return listener
+
+    yield add
+    for listener in added:
+        remove_default(listener)
+
+
+@every
+def test_default_listener_gets_the_events_of_objects_of_any_age(driver, default):
+    own = Keeps()
+    _, calls = driver(VirtualClock(), [own])
+    kept = default(Keeps())
+    calls()
+    assert kept.events == own.events != []
+    _, later = driver(VirtualClock(), [])
+    kept.events.clear()
+    later()
+    assert kept.events == own.events
+
+
+@every
+def test_default_listener_that_is_also_an_own_one_is_notified_once(driver, default):
+    own, alone = Keeps(), Keeps()
+    _, calls = driver(VirtualClock(), [alone])
+    calls()
+    default(own)
+    _, calls = driver(VirtualClock(), [own])
+    calls()
+    assert own.events == alone.events
+
+
+@pytest.mark.parametrize("kind", DRIVERS, ids=lambda kind: kind.__name__)
+def test_every_class_with_listeners_registers_more(kind):
+    assert issubclass(kind, Observable)
+    assert issubclass(TaskSupervisor, Observable)
+    assert issubclass(WorkerRuntime, Observable)
+
+
+def test_registered_listener_is_notified_in_its_place():
+    order = []
+    first, second, third = (Keeps(order, name) for name in ("first", "second", "third"))
+    made = Timeout(1.0, clock=VirtualClock(), listeners=[second])
+    made.register_listener(third)
+    made.register_listener(first, 0)
+    outcome(made.call, made.clock.advance, 9.0)
+    assert order == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (lambda: Hedge(0.05, idempotent=True), lambda made: made._recorder.on_failed(1, OSError())),
+        (lambda: CircuitBreaker("b"), lambda made: made.force_open(by="kim", reason="test")),
+        (
+            KillSwitch,
+            lambda made: made.stop(
+                everything=True, reason="a long reason", by="kim", permanent=True
+            ),
+        ),
+        (
+            lambda: RetryBudget.tokens(capacity=1, cost=1),
+            lambda made: outcome(made.withdraw, made.withdraw()),
+        ),
+    ],
+    ids=["hedge", "breaker", "switch", "budget"],
+)
+def test_listener_registered_later_gets_the_events_of_every_part(make, cause):
+    made, kept = make(), Keeps()
+    made.register_listener(kept)
+    cause(made)
+    assert len(kept.events) == 1
+
+
+@pytest.mark.parametrize("index", [True, "first", 1.0])
+def test_index_of_a_listener_that_is_not_an_int_is_rejected(index):
+    with pytest.raises(TypeError, match="index must be an int or None"):
+        Timeout(1.0).register_listener(Keeps(), index)
+
+
+def test_registered_object_without_on_event_is_rejected():
+    with pytest.raises(TypeError, match="listener: each must"):
+        Timeout(1.0).register_listener(object())
+
+
+def test_copy_has_listeners_of_its_own():
+    made = Timeout(1.0, clock=VirtualClock(), listeners=[kept := Keeps()])
+    copied = evolve(made, seconds=2.0)
+    copied.register_listener(Keeps())
+    assert (list(made.listeners), len(copied.listeners)) == ([kept], 2)
+
+
+def test_listeners_do_not_keep_their_object_alive():
+    seen = weakref.ref(Timeout(1.0).listeners)
+    gc.collect()
+    assert seen() is None
 
 
 def is_free(part):

@@ -19,6 +19,7 @@ from retrytemplate.control import (
     ControlListener,
     Fallback,
     FallbackUsed,
+    PrimaryAnswered,
     Strategy,
 )
 from retrytemplate.testing import VirtualClock
@@ -229,11 +230,13 @@ def test_fallback_is_reported_and_a_failing_listener_changes_nothing():
     weather.call(str.upper, "rome")
     weather.call(primary, "Rome")
     weather.outcome(primary, "Oslo")
-    assert [(type(each), each.name, each.source) for each in events] == [
+    answered, *used = events
+    assert answered == PrimaryAnswered(name="weather")
+    assert [(type(each), each.name, each.source) for each in used] == [
         (FallbackUsed, "weather", "cached"),
         (FallbackUsed, "weather", None),
     ]
-    assert all(type(each.error) is Down for each in events)
+    assert all(type(each.error) is Down for each in used)
 
 
 def test_fallback_is_a_strategy_and_keeps_the_name_of_the_function():

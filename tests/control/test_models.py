@@ -134,7 +134,7 @@ def test_untrusted_certificate_is_not_retried(model):
 @pytest.mark.statement("S4-21")
 def test_model_timeout_is_retried(model):
     model.answers(SILENCE)
-    outcome = ask(model, seconds=0.05)
+    outcome = ask(model, seconds=0.3)
     assert (outcome.exception, outcome.attempts) == (None, 2)
     assert outcome.history[0].type_name == "openai.APITimeoutError"
 
@@ -151,7 +151,7 @@ def test_asynchronous_client_with_a_limit_is_retried(model):
 
             async def call():
                 create = client.chat.completions.create(model="m", messages=MESSAGES)
-                async with asyncio.timeout(0.1 if current_context().attempt == 2 else 10):
+                async with asyncio.timeout(0.3 if current_context().attempt == 2 else 10):
                     return await create
 
             return await OPENAI.template(clock=model.clock).outcome_async(call)

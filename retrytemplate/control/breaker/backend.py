@@ -1,10 +1,10 @@
-"""Backends of a circuit breaker: the protocol, the one in this process, the snapshot."""
+"""The backend of a circuit breaker in this process, and the snapshot of a circuit."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -16,76 +16,18 @@ from retrytemplate.control.breaker.state_machine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from retrytemplate.control.breaker.state_machine import (
         CircuitConfig,
+        SavedState,
         State,
-        StateTransition,
         Verdict,
     )
-    from retrytemplate.control.breaker.window import Counter
-    from retrytemplate.control.events import ControlEvent
 
     # The permit (0: none is counted; None: no call now), in which generation, the state, and
     # seconds until it is worth to ask again.
     Admission = tuple[Any, Any, State, float | None]
-
-__all__ = [
-    "GAUGES",
-    "CircuitBackend",
-    "CircuitSnapshot",
-    "FastPath",
-    "LocalBackend",
-    "circuit_snapshot",
-]
-
-
-class FastPath(Protocol):
-    """Where any thread may look for the counter of a closed circuit."""
-
-    @property
-    def closed(self) -> Counter | None: ...
-
-
-class CircuitBackend(Protocol):
-    """Protocol of the backends of a circuit, in memory or in a store.
-
-    ``admit`` and ``report`` may wait for a store; ``admit_without_io`` and ``report_without_io``
-    never do: None where it cannot be known without waiting.
-
-    :param does_io: whether it may have to be waited for at all.
-    :param fast_path: lets a success be counted at once while the circuit is closed.
-    :param pending_events: events that the listeners have not received.
-    """
-
-    does_io: bool
-    pending_events: list[Any]
-
-    @property
-    def fast_path(self) -> FastPath: ...
-
-    def admit(self, now: float) -> Admission: ...
-
-    def admit_without_io(self, now: float) -> Admission | None: ...
-
-    def report(
-        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
-    ) -> bool: ...
-
-    def report_without_io(
-        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
-    ) -> bool | None: ...
-
-    def drain_events(self) -> Sequence[StateTransition | ControlEvent]: ...
-
-    def snapshot(self, name: str, now: float) -> CircuitSnapshot: ...
-
-    def force_state(
-        self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
-    ) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class LocalBackend:
@@ -197,6 +139,14 @@ class LocalBackend:
         """Force a state; closed: with no calls counted."""
         until = inf if seconds is None else now + seconds
         self._monitor.post(self.circuit.force_state, state, ManualOverride(by, reason), until)
+
+    def saved(self, now: float) -> SavedState:
+        """The present state, for another breaker."""
+        return self._monitor.run(self.circuit.saved, now)
+
+    def restore(self, saved: SavedState, now: float, with_window: bool) -> None:
+        """Continue the state of another breaker."""
+        self._monitor.post(self.circuit.restore, saved, now, with_window)
 
     def close(self) -> None:
         """Do nothing: the circuit holds no resources."""

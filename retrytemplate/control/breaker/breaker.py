@@ -17,19 +17,22 @@ from retrytemplate._internal.validation import (
     check_at_least,
     check_at_least_one,
     check_methods,
+    check_number,
     check_span,
     check_text,
     check_text_or_none,
     checked_by,
     instance_of,
+    read_seconds,
     to_seconds,
 )
 from retrytemplate.classify.exceptions import is_never_retried
-from retrytemplate.clock import fast_monotonic
+from retrytemplate.clock import SystemClock, fast_monotonic
 from retrytemplate.control._fields import Observed
 from retrytemplate.control._predicates import exception_predicate
 from retrytemplate.control._strategy import (
     StrategyBase,
+    apply_async,
     immutable,
     reject_awaitable,
     returns_result,
@@ -38,21 +41,18 @@ from retrytemplate.control.breaker.backend import LocalBackend
 from retrytemplate.control.breaker.permit import CircuitCalls, Permit, notify_if_alive
 from retrytemplate.control.breaker.state_machine import CircuitConfig
 from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
+from retrytemplate.errors import MisuseError
 from retrytemplate.history import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import ParamSpec, TypeVar
 
     from retrytemplate._internal.validation import Seconds as Duration
-    from retrytemplate.control.breaker.backend import CircuitBackend, CircuitSnapshot
+    from retrytemplate.control._strategy import P, T
+    from retrytemplate.control.breaker.backend import CircuitSnapshot
+    from retrytemplate.control.breaker.permit import CircuitBackend
     from retrytemplate.control.breaker.redis.store import RedisCircuitStore
     from retrytemplate.control.breaker.state_machine import State
-
-    P = ParamSpec("P")
-    T = TypeVar("T")
-
-__all__ = ["CircuitBreaker"]
 
 LOG = logging.getLogger("retrytemplate.control")
 MINIMUM_CALLS, FAILURE_RATE, SLOW_RATE = 10, 0.3, 1.0
@@ -60,15 +60,11 @@ RATES = {"minimum_calls": MINIMUM_CALLS, "failure_rate": FAILURE_RATE, "slow_rat
 
 
 def _rate(name: str, value: Any) -> None:
-    check_at_least(name, value, 0.0, allowed="a share above 0 and up to 1")
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"{name} must be a share above 0 and up to 1, got {value!r}")
+    check_number(name, value, "a share above 0 and up to 1", lambda share: 0.0 < share <= 1.0)
 
 
 def _growth(name: str, value: Any) -> None:
-    check_at_least(name, value, 1.0, finite=True)
-    if value > 100:
-        raise ValueError(f"{name} must be between 1 and 100, got {value!r}")
+    check_number(name, value, "between 1 and 100", lambda factor: 1.0 <= factor <= 100.0)
 
 
 def _store(name: str, value: Any) -> None:
@@ -102,8 +98,7 @@ async def _call_within_permit(
     Only for a store: without one a coroutine more would cost as much as the permit.
     """
     async with permit:
-        value = fn(*args, **kwargs)
-        return await value if is_awaitable(value) else value
+        return await apply_async(fn, *args, **kwargs)
 
 
 @immutable()
@@ -236,6 +231,7 @@ class CircuitBreaker(Observed, StrategyBase):
             calls.backend = kind(self.store, key, rules, jitter, calls.monotonic, notify)
         store("_calls", calls)
         store("_backend", calls.backend)
+        self._track()
 
     # Calls.
 
@@ -443,12 +439,44 @@ class CircuitBreaker(Observed, StrategyBase):
         check_text_or_none("reason", reason)
         self._set_state("closed", by, reason, None)
 
+    def restore_state_from(self, other: CircuitBreaker) -> None:
+        """Continue the state of another breaker of this process, such as one that this replaces.
+
+        Taken over are the state, its end, who forced it and why.  The window is taken over if both
+        have equal windows and one clock; else it is empty.  Results of calls in progress are late.
+
+        :param other: a breaker of this process; it is not changed.
+        :raises TypeError: it is not a ``CircuitBreaker``.
+        :raises MisuseError: one of both has a store, which holds its state.
+
+        >>> old = CircuitBreaker("billing", window=Consecutive(1))
+        >>> old.outcome(int, "x").ok
+        False
+        >>> new = CircuitBreaker("billing", window=Consecutive(1), half_open_calls=1)
+        >>> new.restore_state_from(old)
+        >>> new.state
+        'open'
+        """
+        if not isinstance(other, CircuitBreaker):
+            raise TypeError(f"other must be a CircuitBreaker, got {other!r}")
+        if self.store is not None or other.store is not None:
+            raise MisuseError("the state of a breaker with a store is in the store")
+        ours: Any = self._backend
+        theirs: Any = other._backend
+        if ours is theirs:
+            return
+        now, same = self._calls.monotonic.now(), self.window == other.window
+        one_clock = self.clock is other.clock or (
+            type(self.clock) is SystemClock and type(other.clock) is SystemClock
+        )
+        saved = theirs.saved(other._calls.monotonic.now())
+        ours.restore(saved, now, same and one_clock)
+        self._calls.notify()
+
     def _force_state(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
         check_text("by", by)
         check_text("reason", reason)
-        length = to_seconds(seconds)
-        if length is not None:
-            check_span("seconds", length)
+        length = None if seconds is None else read_seconds("seconds", seconds, check_span)
         self._set_state(state, by, reason, length)
 
     def _set_state(

@@ -6,8 +6,6 @@ from attrs import frozen
 
 from retrytemplate.control.events import ControlEvent
 
-__all__ = ["CircuitChanged", "CircuitStoreLost", "CircuitStoreRecovered", "LateResult"]
-
 
 @frozen(kw_only=True)
 class CircuitChanged(ControlEvent):

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from typing import Self
     from weakref import ref
 
-    from retrytemplate.control.breaker.backend import Admission, CircuitBackend
+    from retrytemplate.control.breaker.backend import Admission, LocalBackend
+    from retrytemplate.control.breaker.redis.strict import StrictRedisBackend
     from retrytemplate.control.breaker.state_machine import State, Verdict
-    from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.events import ControlEvent, Listeners
     from retrytemplate.errors import RetryError
 
-__all__ = ["CircuitCalls", "Permit", "notify_if_alive"]
+    # Its ``admit`` and ``report`` may wait for a store, if it ``does_io``.  ``admit_without_io``
+    # and ``report_without_io`` never do: None where it cannot be known without waiting.
+    # ``fast_path`` lets a success be counted at once while the circuit is closed.
+    CircuitBackend = LocalBackend | StrictRedisBackend
 
 
 @define(eq=False)
@@ -38,7 +42,7 @@ class CircuitCalls:
     monotonic: Any
     slow: float
     is_failure: Callable[[BaseException], Any]
-    listeners: tuple[Any, ...]
+    listeners: Listeners
     backend: CircuitBackend = field(init=False)
 
     async def admit_in_thread(self, now: float) -> Admission:

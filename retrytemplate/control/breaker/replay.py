@@ -7,11 +7,17 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define, evolve, field, fields, frozen
 
-from retrytemplate._internal.validation import check_at_least, check_delay, checked_by, to_seconds
+from retrytemplate._internal.validation import (
+    check_choice,
+    check_delay,
+    check_number,
+    checked_by,
+    to_seconds,
+)
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.breaker.events import CircuitChanged
 from retrytemplate.control.breaker.permit import Permit
@@ -40,14 +46,7 @@ MOMENT = f"a number of seconds from {-FARTHEST:g} to {FARTHEST:g}"
 
 
 def _moment(name: str, value: Any) -> None:
-    check_at_least(name, value, -FARTHEST, allowed=MOMENT)
-    if value > FARTHEST:
-        raise ValueError(f"{name} must be {MOMENT}, got {value!r}")
-
-
-def _ended(name: str, value: Any) -> None:
-    if value not in get_args(Ended):
-        raise ValueError(f"{name} must be one of {', '.join(get_args(Ended))}, got {value!r}")
+    check_number(name, value, MOMENT, lambda moment: -FARTHEST <= moment <= FARTHEST)
 
 
 @frozen
@@ -66,7 +65,7 @@ class RecordedCall:
 
     time: float = field(validator=checked_by(_moment))
     duration: float = field(converter=to_seconds, validator=checked_by(check_delay))
-    outcome: Ended = field(validator=checked_by(_ended))
+    outcome: Ended = field(validator=checked_by(check_choice, *SAY))
 
 
 @frozen(kw_only=True)

@@ -58,16 +58,6 @@ if TYPE_CHECKING:
     Verdict = Literal["success", "failure", "ignored", "cancelled"]
     State = Literal["closed", "open", "half_open", "forced_open", "disabled", "metrics_only"]
 
-__all__ = [
-    "OPEN_TO_ALL",
-    "REJECTING",
-    "CircuitConfig",
-    "CircuitStateMachine",
-    "ManualOverride",
-    "StateTransition",
-    "code_of",
-]
-
 OPEN_TO_ALL: tuple[State, ...] = ("closed", "disabled", "metrics_only")
 """The states in which a call needs no permit."""
 
@@ -113,6 +103,20 @@ class StateTransition:
     after: State
     generation: int
     manual: ManualOverride | None
+
+
+@frozen
+class SavedState:
+    """The state of a machine that another one continues.
+
+    :param remaining: seconds until the state ends by itself.
+    """
+
+    state: State
+    remaining: float
+    manual: ManualOverride | None
+    consecutive_opens: int
+    counter: Counter
 
 
 @define(eq=False)
@@ -256,10 +260,35 @@ class CircuitStateMachine:
         self.manual, self.consecutive_opens = None if state == "closed" else manual, 0
         self._transition_to(state, until, manual)
 
+    def saved(self, now: float) -> SavedState:
+        """The state, for another machine; its time is relative to *now*."""
+        self.expire(now)
+        counter = self.counted(now).copied()
+        return SavedState(
+            self.state, self.until - now, self.manual, self.consecutive_opens, counter
+        )
+
+    def restore(self, saved: SavedState, now: float, with_window: bool) -> None:
+        """Enter the saved state of another machine; results of earlier calls are late."""
+        before, self.manual = self.state, saved.manual
+        self._enter(saved.state, now + saved.remaining)
+        self.consecutive_opens = saved.consecutive_opens
+        if with_window:
+            self.counter = saved.counter
+            self.counter.generation = self.generation
+            self.closed = self.counter if saved.state == "closed" else None
+        if before != saved.state:
+            self.changes.append(StateTransition(before, saved.state, self.generation, saved.manual))
+
     def _transition_to(
         self, state: State, until: float = inf, manual: ManualOverride | None = None
     ) -> None:
-        before, self.state, self.until = self.state, state, until
+        before = self.state
+        self._enter(state, until)
+        self.changes.append(StateTransition(before, state, self.generation, manual))
+
+    def _enter(self, state: State, until: float) -> None:
+        self.state, self.until = state, until
         self.generation += 1
         self.successes = 0
         self.half_open_permits.clear()
@@ -269,7 +298,6 @@ class CircuitStateMachine:
             self.counter.generation = self.generation
         self.closed = self.counter if state == "closed" else None
         self.rejecting = (state, until) if state in REJECTING else None
-        self.changes.append(StateTransition(before, state, self.generation, manual))
 
 
 def code_of(verdict: Verdict, slow: bool) -> int:

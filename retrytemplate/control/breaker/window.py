@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
@@ -18,46 +19,10 @@ from retrytemplate._internal.validation import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["FAILED", "SLOW", "Calls", "Consecutive", "Counter", "Seconds"]
+    from typing import Self
 
 FAILED, SLOW = 1, 2
 """The result of a call as bits; 0: a success that was not slow."""
-
-
-class Counter(Protocol):
-    """Counts the failed and the slow calls of a window.
-
-    One thread at a time is here, but for the *fast_successes*.
-
-    :param generation: the number of the state that it counts in.
-    :param fast_path_until: until when a success in time changes nothing but the number of calls.
-    :param fast_successes: whose ``next`` counts such a success, in any thread at any time.
-    """
-
-    generation: int
-    failures: int
-    slow: int
-    fast_path_until: float
-    fast_successes: Iterator[int]
-
-    @property
-    def calls(self) -> int:
-        """Number of calls in the window."""
-        ...
-
-    @property
-    def known_calls(self) -> int:
-        """Number of calls at the last count; changes nothing."""
-        ...
-
-    def add(self, code: int, now: float) -> None:
-        """Count a call that ended."""
-        ...
-
-    def evict(self, now: float) -> None:
-        """Remove the calls that have left the window by now."""
-        ...
 
 
 @frozen
@@ -127,10 +92,15 @@ class Consecutive:
 
 
 @define
-class _WindowCounter:
-    """Common part of all windows.
+class Counter:
+    """Counts the failed and the slow calls of a window.
 
-    ``next`` of a ``count`` is one step for all threads, and costs a sixth of a lock.
+    One thread at a time is here, but for the *fast_successes*: ``next`` of a ``count`` is one step
+    for all threads, and costs a sixth of a lock.
+
+    :param generation: the number of the state that it counts in.
+    :param fast_path_until: until when a success in time changes nothing but the number of calls.
+    :param fast_successes: whose ``next`` counts such a success, in any thread at any time.
     """
 
     generation: int = field(default=0, init=False)
@@ -151,11 +121,27 @@ class _WindowCounter:
 
     @property
     def calls(self) -> int:
+        """Number of calls in the window."""
         return self._within(self.total)
 
     @property
     def known_calls(self) -> int:
+        """Number of calls at the last count; changes nothing."""
         return self._within(self._known)
+
+    def copied(self) -> Self:
+        """A copy that counts on its own."""
+        made = copy(self)
+        made._added, made._fast_reads, made.fast_successes = self.total, 0, count()
+        return made
+
+    def add(self, code: int, now: float) -> None:
+        """Count a call that ended."""
+        raise NotImplementedError
+
+    def evict(self, now: float) -> None:
+        """Remove the calls that have left the window by now."""
+        raise NotImplementedError
 
     def _within(self, total: int) -> int:
         """Number of all calls that are in the window."""
@@ -167,11 +153,16 @@ class _WindowCounter:
 
 
 @define
-class _CountWindow(_WindowCounter):
+class _CountWindow(Counter):
     """Counts the last *number* calls; stores only those that failed or were slow."""
 
     size: int
     bad: deque[tuple[int, int]] = field(factory=deque, init=False)  # which call it was, and what
+
+    def copied(self) -> Self:
+        made = super().copied()
+        made.bad = self.bad.copy()
+        return made
 
     def _within(self, total: int) -> int:
         return min(total, self.size)
@@ -195,7 +186,7 @@ STEPS = 10
 
 
 @define
-class _TimeWindow(_WindowCounter):
+class _TimeWindow(Counter):
     """A ring of steps, each with its calls, failures and slow calls; the calls of the last step
     follow from the total."""
 
@@ -207,6 +198,11 @@ class _TimeWindow(_WindowCounter):
 
     def __attrs_post_init__(self) -> None:
         self.fast_path_until = -inf
+
+    def copied(self) -> Self:
+        made = super().copied()
+        made.buckets = [each.copy() for each in self.buckets]
+        return made
 
     def _within(self, total: int) -> int:
         return self.full + total - self.before
@@ -245,7 +241,7 @@ class _TimeWindow(_WindowCounter):
 
 
 @define
-class _ConsecutiveCounter(_WindowCounter):
+class _ConsecutiveCounter(Counter):
     def _within(self, total: int) -> int:
         return self.failures
 

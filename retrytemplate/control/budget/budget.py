@@ -7,15 +7,27 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from retrytemplate._internal.locks import Monitor, Reentered
-from retrytemplate._internal.validation import check_at_least, check_span, check_text, to_seconds
+from retrytemplate._internal.validation import (
+    check_at_least,
+    check_number,
+    check_span,
+    check_text,
+    checked_by,
+    read_seconds,
+)
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._strategy import immutable
 from retrytemplate.control.budget.accounting import RatioBudget, TokenBucket
-from retrytemplate.control.events import as_listeners, check_listeners, reject
+from retrytemplate.control.events import (
+    Listeners,
+    Observable,
+    reject,
+    to_listeners,
+)
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.guards import Guard
 
@@ -26,8 +38,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.budget.accounting import BudgetAccounting
-
-__all__ = ["COUNTED", "BudgetSnapshot", "RetryBudget"]
 
 # Budgets that have counted an enclosing call: calls inside are part of that call.
 COUNTED: ContextVar[frozenset[RetryBudget]] = ContextVar(
@@ -49,9 +59,14 @@ class BudgetSnapshot:
     rejected: int
 
 
+def _check_parent(name: str, value: Any) -> None:
+    if not isinstance(value, RetryBudget | None):
+        raise TypeError(f"{name} must be a RetryBudget or None, got {value!r}")
+
+
 @immutable()
 @frozen(eq=False, init=False)
-class RetryBudget(Guard):
+class RetryBudget(Observable, Guard):
     """Grants retries as a share of the calls, so that a service in trouble is not drowned in them.
 
     A guard, shared by all templates that call one thing: in ``RetryTemplate(guards=[budget])``.  A
@@ -78,15 +93,15 @@ class RetryBudget(Guard):
     [1, 2, 1, 2]
     """
 
-    name: str
-    parent: RetryBudget | None
+    name: str = field(validator=checked_by(check_text))
+    parent: RetryBudget | None = field(validator=checked_by(_check_parent))
     _accounting: BudgetAccounting
     _cost: Any
     _refund: float
-    _listeners: tuple[Any, ...]
-    _clock: Clock
-    _monitor: Monitor
-    _counts: Counter[str]
+    listeners: Listeners = field(converter=to_listeners)
+    _clock: Clock = field(converter=given_or_system)
+    _monitor: Monitor = field(init=False, factory=Monitor)
+    _counts: Counter[str] = field(init=False, factory=Counter)
 
     def __init__(
         self,
@@ -101,12 +116,13 @@ class RetryBudget(Guard):
     ) -> None:
         check_at_least("ratio", ratio, 0.0, finite=True)
         check_at_least("min_per_second", min_per_second, 0.0, finite=True)
-        length: float = to_seconds(ttl)
-        check_span("ttl", length)
+        length: float = read_seconds("ttl", ttl, check_span)
         if not ratio and not min_per_second:
             raise ValueError("ratio and min_per_second must not both be 0: no retry is granted")
         accounting = RatioBudget(ratio, min_per_second * length, length)
-        self._make(accounting, 1.0, 0.0, parent, name, listeners, clock)
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
+            name, parent, accounting, 1.0, 0.0, listeners, clock
+        )
 
     @classmethod
     def tokens(
@@ -141,30 +157,13 @@ class RetryBudget(Guard):
         check_at_least("refund", refund, 0.0, finite=True)
         made = cls.__new__(cls)
         accounting = TokenBucket(float(capacity), float(refill_per_second))
-        made._make(
-            accounting, _costs(cost, capacity), float(refund), parent, name, listeners, clock
+        made.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
+            name, parent, accounting, _costs(cost, capacity), float(refund), listeners, clock
         )
         return made
 
-    def _make(
-        self,
-        accounting: BudgetAccounting,
-        cost: Any,
-        refund: float,
-        parent: RetryBudget | None,
-        name: str,
-        listeners: Iterable[Any],
-        clock: Clock | None,
-    ) -> None:
-        if not isinstance(parent, RetryBudget | None):
-            raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
-        check_text("name", name)
-        notified = as_listeners(listeners)
-        check_listeners("listeners", notified)
-        clock = given_or_system(clock)
-        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
-            name, parent, accounting, cost, refund, notified, clock, Monitor(), Counter()
-        )
+    def __attrs_post_init__(self) -> None:
+        self._track()
 
     def _cost_of(self, failure: BaseException | None) -> float:
         if isinstance(self._cost, ExceptionClassifier):
@@ -221,10 +220,7 @@ class RetryBudget(Guard):
             self._monitor.post(self._count_rejection)
         if not granted:
             message = f"the budget {self.name!r} grants no retry: {why}"
-            reject(
-                self._listeners,
-                RetryBudgetExhaustedError(message, name=self.name, retry_after=retry_after),
-            )
+            reject(self.listeners, self._rejection(message, retry_after))
         if self.parent is not None:
             try:
                 self.parent.withdraw(failure)
@@ -232,11 +228,40 @@ class RetryBudget(Guard):
                 self._undo_withdrawal(cost)
                 raise
 
+    def _rejection(self, message: str, retry_after: float | None) -> RetryBudgetExhaustedError:
+        made = RetryBudgetExhaustedError(message, name=self.name, retry_after=retry_after)
+        made.available = self._accounting.left
+        return made
+
     def refund(self, failure: BaseException | None = None) -> None:
         """Refund the cost of a call that was not made."""
         self._undo_withdrawal(self._cost_of(failure))
         if self.parent is not None:
             self.parent.refund(failure)
+
+    def restore_state_from(self, other: RetryBudget) -> None:
+        """Continue the state of another budget, such as one that this replaces.
+
+        Taken over are the counted calls, and the share of the allowance that is in use: of a budget
+        that is exhausted, no retry is granted here either, whatever its settings.
+
+        :param other: a budget of the same form; neither it nor its parent is changed.
+        :raises TypeError: it is not a ``RetryBudget``, or one of both is made by ``tokens``.
+
+        >>> old, new = (RetryBudget.tokens(capacity=each) for each in (10, 100))
+        >>> old.withdraw()
+        >>> new.restore_state_from(old)
+        >>> new.snapshot().available
+        50.0
+        """
+        if not isinstance(other, RetryBudget):
+            raise TypeError(f"other must be a RetryBudget, got {other!r}")
+        ours: Any = self._accounting
+        theirs: Any = other._accounting
+        if type(ours) is not type(theirs):
+            raise TypeError(f"other must be a budget of the same form, got {other!r}")
+        saved = other._monitor.run(theirs.saved, other._clock.monotonic())
+        self._monitor.post(ours.restore, saved, self._clock.monotonic())
 
     # Accounts.
 
@@ -302,7 +327,5 @@ def _costs(cost: Any, capacity: float) -> Any:
         "ExceptionClassifier that gives numbers"
     )
     for each in values:
-        check_at_least("cost", each, 0.0, allowed=allowed)
-        if not 0 < each <= capacity:
-            raise ValueError(f"cost must be {allowed}, got {each!r}")
+        check_number("cost", each, allowed, lambda number: 0 < number <= capacity)
     return cost

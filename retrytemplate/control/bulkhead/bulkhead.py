@@ -16,10 +16,10 @@ from retrytemplate._internal.locks import Monitor, Reentered, is_interrupted
 from retrytemplate._internal.validation import (
     check_at_least,
     check_at_least_one,
-    check_delay,
     check_int,
     check_text,
     checked_by,
+    read_seconds,
     to_seconds,
 )
 from retrytemplate.clock import fast_monotonic
@@ -38,14 +38,10 @@ from retrytemplate.errors import BulkheadFullError, MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ParamSpec, Self, TypeVar
+    from typing import Self
 
     from retrytemplate._internal.validation import Seconds
-
-    P = ParamSpec("P")
-    T = TypeVar("T")
-
-__all__ = ["Bulkhead", "BulkheadSnapshot", "Slot"]
+    from retrytemplate.control._strategy import P, T
 
 
 def _as_tuple(value: Any) -> Any:
@@ -82,18 +78,7 @@ class BulkheadSnapshot:
     rejected: int
 
 
-def _no_slot() -> int:
-    return 0
-
-
-def _wake(semaphore: PrioritySemaphore, requests: list[SlotRequest]) -> None:
-    """Wake their callers; called inside the monitor, since waking never waits."""
-    for request in requests:
-        if not request.waiter.wake():  # its loop is closed: admit another one instead
-            requests += semaphore.release(request)
-
-
-@immutable(limit="use resize()")
+@immutable(limit="use resize()", queue="use resize()", max_wait="use resize()")
 @frozen(eq=False)
 class Bulkhead(Observed, StrategyBase):
     """Limits the concurrent calls, so that one slow dependency does not take every thread.
@@ -153,6 +138,7 @@ class Bulkhead(Observed, StrategyBase):
         object.__setattr__(self, "_monotonic", fast_monotonic(self.clock))
         object.__setattr__(self, "_semaphore", semaphore)
         self._monitor.forked = semaphore.clear  # the calls are the parent's
+        self._track()
 
     # Calls.
 
@@ -233,17 +219,21 @@ class Bulkhead(Observed, StrategyBase):
         """In and out, for calls that need no ticket."""
         monitor, release_fast = self._monitor, self._semaphore.release_fast
         return (
-            monitor.guarded(self._semaphore.acquire_fast, _no_slot),
-            monitor.guarded(release_fast, partial(monitor.later, self._release_fast)),
+            monitor.guarded(self._semaphore.acquire_fast, int),  # 0: no slot
+            monitor.guarded(release_fast, partial(monitor.later, self._wake, release_fast)),
         )
-
-    def _release_fast(self) -> None:
-        _wake(self._semaphore, self._semaphore.release_fast())
 
     def _wake_admitted(self, admitted: list[SlotRequest] | None) -> None:
         if admitted:
-            self._monitor.post(_wake, self._semaphore, admitted)
+            self._monitor.post(self._wake, list, admitted)
         self._advance_ramp()
+
+    def _wake(self, step: Callable[..., list[SlotRequest]], *args: Any) -> None:
+        """Wake the callers that a step admits; in the monitor, since waking never waits."""
+        requests = step(*args)
+        for request in requests:
+            if not request.waiter.wake():  # its loop is closed: admit another one instead
+                requests += self._semaphore.release(request)
 
     def describe(self) -> str:
         """Its effect on a call, with its limits."""
@@ -259,9 +249,19 @@ class Bulkhead(Observed, StrategyBase):
 
     # By hand.
 
-    def resize(self, limit: int, *, over: Seconds = 0.0) -> None:
+    def resize(
+        self,
+        limit: int | None = None,
+        *,
+        queue: int | None = None,
+        max_wait: Seconds | None = None,
+        over: Seconds = 0.0,
+    ) -> None:
         """Change the number of slots; running calls continue, and this call does not wait.
 
+        Waiting calls stay in the queue, and wait as long as they would have.
+
+        :param limit, queue, max_wait: as those of the bulkhead; None, the default: unchanged.
         :param over: seconds over which more slots are added evenly, to spare the called service; a
             lower limit is in force at once.
         :raises ValueError: a number is out of its range.
@@ -271,18 +271,28 @@ class Bulkhead(Observed, StrategyBase):
         >>> llm.snapshot().limit
         2
         """
-        check_at_least_one("limit", limit)
-        length = to_seconds(over)
-        check_delay("over", length)
-        self._monitor.post(self._resize, limit, self._monotonic.now(), length)
+        if limit is not None:
+            check_at_least_one("limit", limit)
+        if queue is not None:
+            check_int("queue", queue, 0)
+        wait = self.max_wait if max_wait is None else to_seconds(max_wait)
+        check_at_least("max_wait", wait, 0.0, finite=True)
+        length = read_seconds("over", over)
+        object.__setattr__(self, "max_wait", wait)
+        self._monitor.post(self._resize, limit, queue, self._monotonic.now(), length)
 
-    def _resize(self, limit: int, now: float, length: float) -> None:
+    def _resize(self, limit: int | None, queue: int | None, now: float, length: float) -> None:
         semaphore = self._semaphore
+        if queue is not None:
+            object.__setattr__(self, "queue", queue)
+            semaphore.queue = queue
+        if limit is None:
+            return
         object.__setattr__(self, "limit", limit)
         awake = semaphore.resize(limit, now, length)
         if semaphore.ramp is not None:  # waiting callers have to know when its first step is due
             awake += semaphore.queued()
-        _wake(semaphore, awake)
+        self._wake(list, awake)
 
     def snapshot(self) -> BulkheadSnapshot:
         """The present state and counts."""
@@ -350,16 +360,13 @@ class Bulkhead(Observed, StrategyBase):
 
     def _release_and_wake(self, request: SlotRequest) -> None:
         admitted = self._semaphore.release(request)
-        if admitted:
-            _wake(self._semaphore, admitted)
+        if admitted:  # rarely: the usual call spares this one, 4% of a slot
+            self._wake(list, admitted)
 
     def _advance_ramp(self) -> None:
         """Admit the calls for which the limit has grown by now."""
         if self._semaphore.ramp is not None:
-            self._monitor.post(self._apply_ramp, self._monotonic.now())
-
-    def _apply_ramp(self, now: float) -> None:
-        _wake(self._semaphore, self._semaphore.apply_ramp(now))
+            self._monitor.post(self._wake, self._semaphore.apply_ramp, self._monotonic.now())
 
     def _wait_intervals(self, request: SlotRequest, timeout: float) -> Iterator[float]:
         """Yield the seconds to wait next, until the request is granted or the time is over.

@@ -11,8 +11,6 @@ from attrs import define, field, frozen
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["LimitRamp", "PrioritySemaphore", "SlotRequest"]
-
 
 @define(eq=False)
 class SlotRequest:

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import RetryContext
 
-__all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed"]
-
-ALERTED_ATTR = "_retrytemplate_told"
+ALERTED_ATTR = "_retrytemplate_alerted"
 # What PostgreSQL says where its code is 28.
 PG_LOGIN_FAILED = re.compile(
     r"FATAL:\s+(?:.* authentication failed|no pg_hba\.conf entry|pg_hba\.conf rejects"

@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.classify.exceptions import Answer
 
-__all__ = [
-    "CodeClassifier",
-    "DelegatingClassifier",
-    "OptionalNameClassifier",
-    "OptionalNames",
-    "allowlist",
-    "iter_wrapped_errors",
-    "mapped",
-    "os_error",
-    "sqlstate",
-    "vendor_codes",
-]
-
 
 @frozen(eq=False, repr=False)
 class DelegatingClassifier(ExceptionClassifier):

@@ -22,8 +22,6 @@ from retrytemplate.errors import DeadlineExceededError, KillSwitchActiveError, R
 if TYPE_CHECKING:
     from retrytemplate.classify.exceptions import Answer, ExceptionClassifier
 
-__all__ = ["TRANSIENT_ERRORS", "FailureKind", "FailureKinds", "is_certificate_error"]
-
 
 class FailureKind(StrEnum):
     """The kind of a failure, from the mildest to the worst.
@@ -35,7 +33,7 @@ class FailureKind(StrEnum):
     TRANSIENT = "transient"
     """It passes by itself: make the call again."""
     PERSISTENT = "persistent"
-    """It recurs with every call: stop calling, and alert an operator."""
+    """A repeated call probably fails again, or the result is unknown: do not retry, and alert."""
     CASCADING = "cascading"
     """Something is used up, and retries use up more of it: fewer calls at once, or none."""
     CATASTROPHIC = "catastrophic"

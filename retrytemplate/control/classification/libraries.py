@@ -30,20 +30,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.classify.exceptions import ExceptionClassifier
 
-__all__ = [
-    "MODEL_ERRORS",
-    "POSTGRESQL_ERRORS",
-    "REDIS_ERRORS",
-    "STREAM_ERRORS",
-    "OverridingClassifier",
-    "connect_error_texts",
-]
-
-TRANSIENT, PERSISTENT, CASCADING = (
-    FailureKind.TRANSIENT,
-    FailureKind.PERSISTENT,
-    FailureKind.CASCADING,
-)
+TRANSIENT, PERSISTENT, CASCADING, _ = FailureKind
 
 # Of redis-py, and of valkey-py, which has them under the same names.
 REDIS = {

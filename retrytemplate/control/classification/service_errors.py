@@ -7,24 +7,20 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 from attrs.validators import optional
 
-from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.failure_text import message_of
 from retrytemplate._internal.validation import check_function, checked_by
 from retrytemplate.classify.exceptions import is_exception_class, iter_causes
-from retrytemplate.control._strategy import StrategyBase, reject_awaitable, returns_result
+from retrytemplate.control._strategy import StrategyBase, apply, apply_async, returns_result
 from retrytemplate.control.classification.timeouts import timeout_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import ParamSpec, Self, TypeVar
+    from typing import Self
 
-    P = ParamSpec("P")
-    T = TypeVar("T")
+    from retrytemplate.control._strategy import P, T
 
     # The class, or what makes the exception of the timeout; and whether it is worth a retry.
     Rule = tuple[type[Exception] | Callable[[BaseException], Exception], bool]
-
-__all__ = ["ServiceErrors"]
 
 
 def _copy(rules: Mapping[str, Rule]) -> dict[str, Rule]:
@@ -95,16 +91,13 @@ class ServiceErrors(StrategyBase):
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function."""
         with self:
-            value = fn(*args, **kwargs)
-            reject_awaitable(value, fn)
-            return value
+            return apply(fn, *args, **kwargs)
 
     @returns_result
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, and await it."""
         with self:
-            value = fn(*args, **kwargs)
-            return await value if is_awaitable(value) else value
+            return await apply_async(fn, *args, **kwargs)
 
     def describe(self) -> str:
         """Its effect on a call."""

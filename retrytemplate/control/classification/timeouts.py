@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     Kinds = dict[type[BaseException], str | None]
 
-__all__ = ["DATABASE_STATEMENT", "LOCK", "timeout_kind", "timeouts_of"]
-
 CONNECT, READ, WRITE = "partner connect", "partner read", "partner write"
 POOL, TOTAL = "partner pool", "partner total"
 DATABASE_STATEMENT, LOCK = "database statement", "lock acquire"

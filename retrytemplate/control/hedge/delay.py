@@ -15,18 +15,14 @@ from retrytemplate._internal.validation import (
     check_at_least,
     check_at_least_one,
     check_delay,
+    check_number,
     checked_by,
     to_seconds,
 )
 
-__all__ = ["Quantile"]
-
 
 def _between(name: str, value: Any) -> None:
-    allowed = "a number between 0 and 1"
-    check_at_least(name, value, 0.0, allowed=allowed)
-    if not 0 < value < 1:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    check_number(name, value, "a number between 0 and 1", lambda share: 0.0 < share < 1.0)
 
 
 @frozen(eq=False)

@@ -8,17 +8,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from retrytemplate._internal.locks import Monitor
-from retrytemplate.control.events import ControlEvent, notify_listeners
-
-__all__ = [
-    "AttemptAbandoned",
-    "AttemptFailed",
-    "HedgeRecorder",
-    "HedgeRefused",
-    "HedgeSnapshot",
-    "HedgeStarted",
-    "HedgeWon",
-]
+from retrytemplate.control.events import ControlEvent, Listeners, notify_listeners
 
 
 @frozen(kw_only=True)
@@ -48,7 +38,7 @@ class HedgeWon(ControlEvent):
 class HedgeRefused(ControlEvent):
     """A hedge was due and was not started; none is tried again for this call.
 
-    :param error: why: the budget's, or that of a pool that takes no more calls.
+    :param error: why: of the budget, of a full pool, or of a guard such as a kill switch.
     """
 
     error: Exception
@@ -97,7 +87,7 @@ class HedgeRecorder:
     """Counts for all calls of a hedge, and notifies its listeners, outside of the monitor."""
 
     name: str
-    listeners: tuple[Any, ...]
+    listeners: Listeners
     _counts: Counter[str] = field(factory=Counter)
     _monitor: Monitor = field(factory=Monitor)
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from retrytemplate._engine.context import current_context
-from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.control._predicates import terminal_error, without_cancellation
-from retrytemplate.control._strategy import reject_awaitable
+from retrytemplate.control._strategy import apply, apply_async
 from retrytemplate.control.budget.budget import COUNTED, RetryBudget
 from retrytemplate.errors import RetryBudgetExhaustedError
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from retrytemplate.control.hedge.events import HedgeRecorder
 
     Start = Callable[["HedgeAttempt"], Any]
-
-__all__ = ["HedgeAttempt", "HedgeBudget", "HedgedExecution"]
 
 
 @define(eq=False)
@@ -64,8 +61,7 @@ class HedgeAttempt:
         given = {} if self.stop is None else {"stop": self.stop}
         try:
             self._begin()
-            self.value = execution.fn(*execution.args, **execution.kwargs, **given)
-            reject_awaitable(self.value, execution.fn)
+            self.value = apply(execution.fn, *execution.args, **execution.kwargs, **given)
         except BaseException as exc:
             self.error = exc
         self.ended = execution.clock.monotonic()
@@ -78,9 +74,7 @@ class HedgeAttempt:
         execution = self.execution
         try:
             self._begin()
-            self.value = execution.fn(*execution.args, **execution.kwargs)
-            if is_awaitable(self.value):
-                self.value = await self.value
+            self.value = await apply_async(execution.fn, *execution.args, **execution.kwargs)
         except GeneratorExit:  # its loop is gone
             raise
         except BaseException as exc:  # _on_result() ends the call with a cancellation
@@ -295,11 +289,7 @@ class HedgeBudget:
 
     def __attrs_post_init__(self) -> None:
         self._budgets = frozenset(_with_parents(self.budget))
-        self._counted = (
-            self._budgets - COUNTED.get() - frozenset(_of_templates())
-            if self._budgets
-            else self._budgets
-        )
+        self._counted = self._budgets and self._budgets - COUNTED.get() - {*_of_templates()}
         for each in self._counted:
             each._deposit()
 

@@ -15,6 +15,7 @@ from retrytemplate._internal.validation import (
     check_methods,
     check_text,
     checked_by,
+    instance_of,
     to_seconds,
 )
 from retrytemplate.classify.exceptions import is_never_retried
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from retrytemplate.control.hedge.execution import HedgeAttempt
 
     P = ParamSpec("P")
-
-__all__ = ["Hedge", "HedgeOutcome"]
 
 T = TypeVar("T")
 
@@ -91,11 +90,6 @@ def _pool(name: str, value: Any) -> None:
         )
 
 
-def _budget(name: str, value: Any) -> None:
-    if not isinstance(value, RetryBudget | None):
-        raise TypeError(f"{name} must be a RetryBudget or None, got {value!r}")
-
-
 @frozen(eq=False)
 class Hedge(Observed, StrategyBase):
     """Starts further calls while the first one is slow; the first result counts.
@@ -137,7 +131,11 @@ class Hedge(Observed, StrategyBase):
     max_hedges: int = field(default=1, validator=checked_by(check_at_least_one))
     idempotent: bool = field(kw_only=True, validator=checked_by(_idempotent))
     on: Any = field(default=(Exception,), kw_only=True)
-    budget: RetryBudget | None = field(default=None, kw_only=True, validator=checked_by(_budget))
+    budget: RetryBudget | None = field(
+        default=None,
+        kw_only=True,
+        validator=instance_of((RetryBudget, type(None)), "a RetryBudget or None"),
+    )
     executor: Any = field(default=None, kw_only=True, validator=checked_by(_pool))
     name: str = field(default="hedge", kw_only=True, validator=checked_by(check_text))
     _is_failure: Callable[[BaseException], bool] = field(

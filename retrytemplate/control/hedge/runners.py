@@ -6,7 +6,7 @@ No task runs after the end of the block.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from math import inf
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from retrytemplate.control.hedge.execution import HedgeAttempt, HedgedExecution
-
-__all__ = ["ThreadPoolRunner", "task_runner"]
 
 # Seconds that a pool may take to find a thread for a call.
 POOL_START_GRACE = 0.1
@@ -76,13 +74,10 @@ class _AsyncioRunner:
         from retrytemplate._internal.cancel_scope import wait_shielded
 
         closed = kind is not None and issubclass(kind, GeneratorExit)
-        if closed:  # nothing can be awaited any more, and the loop may be closed, too
-            with suppress(RuntimeError):
-                for task in self._tasks:
-                    task.cancel()
-        elif self._tasks:
+        with suppress(RuntimeError) if closed else nullcontext():  # the loop may be closed, too
             for task in self._tasks:
                 task.cancel()
+        if self._tasks and not closed:  # else nothing can be awaited any more
             await wait_shielded(self._tasks)
 
 

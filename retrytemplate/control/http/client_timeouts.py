@@ -14,13 +14,6 @@ if TYPE_CHECKING:
 
     from retrytemplate._internal.validation import Seconds
 
-__all__ = [
-    "aiohttp_timeout",
-    "httpx_timeout",
-    "requests_timeout",
-    "time_left",
-]
-
 
 def time_left(
     own: Seconds | None = None, *, deadline: Deadline | None = None, minimum: Seconds = MINIMUM

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._internal.validation import Seconds
 
-__all__ = ["http_retry"]
-
 # Their frames have the request that was being sent.
 CLIENTS = ("httpx.", "httpx2.", "aiohttp.client")
 

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import RetryContext
 
-__all__ = [
-    "ATTRIBUTE",
-    "HEADER",
-    "OperationScope",
-    "RequireIdempotency",
-    "derived",
-    "idempotency_header",
-    "idempotency_key",
-]
-
 HEADER = "Idempotency-Key"
 ATTRIBUTE = "idempotency_key"
 """Of the context: where a key is kept, and may be set before anybody asks for it."""

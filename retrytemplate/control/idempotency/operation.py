@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from retrytemplate._engine.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
 from retrytemplate._engine.final_error import set_note, with_context
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from retrytemplate.control.idempotency.reservation import Reservation, Steps
-
-__all__ = [
-    "Operation",
-    "OperationReplayed",
-    "OperationResult",
-    "OperationUnknown",
-    "OperationUnrecorded",
-]
 
 
 @frozen(kw_only=True)
@@ -72,6 +64,7 @@ class OperationResult:
     replayed: bool = False
 
 
+@define(eq=False, repr=False)
 class Operation:
     """An operation under its key: begun, and to be completed, or the result of one that was.
 
@@ -89,26 +82,17 @@ class Operation:
     ``complete`` nor ``fail`` is a ``MisuseError``.
     """
 
-    __slots__ = (
-        "_begun",
-        "_notify",
-        "_reservation",
-        "_scope",
-        "attempt",
-        "key",
-        "outcome_unknown",
-        "result",
-    )
+    key: Any
+    _reservation: Reservation
+    _notify: Callable[..., None]
+    attempt: int = field(default=1, init=False)
+    outcome_unknown: bool = field(default=False, init=False)
+    result: OperationResult | None = field(default=None, init=False)
+    _begun: bool = field(default=False, init=False)
+    _scope: OperationScope = field(init=False)
 
-    def __init__(self, key: Any, reservation: Reservation, notify: Callable[..., None]) -> None:
-        self.key = key
-        self.attempt = 1
-        self.outcome_unknown = False
-        self.result: OperationResult | None = None
-        self._notify = notify
-        self._begun = False
-        self._reservation = reservation
-        self._scope = OperationScope(derived(reservation.key))
+    def __attrs_post_init__(self) -> None:
+        self._scope = OperationScope(self.idempotency_key)
 
     @property
     def idempotency_key(self) -> str:
@@ -142,11 +126,11 @@ class Operation:
 
         :param outcome_unknown: whether the effect may have happened all the same.
         """
-        perform(self._fail_steps(outcome_unknown, SYNC))
+        perform(self._reservation.fail(outcome_unknown, SYNC))
 
     async def fail_async(self, *, outcome_unknown: bool = False) -> None:
         """The same with an asynchronous store."""
-        await perform_async(self._fail_steps(outcome_unknown, ASYNC))
+        await perform_async(self._reservation.fail(outcome_unknown, ASYNC))
 
     def __enter__(self) -> Self:
         try:
@@ -225,13 +209,6 @@ class Operation:
             self.result = OperationResult(value)
         return value, error
 
-    def _fail_steps(self, unknown: bool, driver: Any) -> Steps:
-        return (yield from self._reservation.fail(unknown, driver))
-
-    def _release_steps(self, driver: Any) -> Steps:
-        """Release the key without a change."""
-        return (yield from self._reservation.release(driver))
-
     def _end_failed(self, error: BaseException, driver: Any) -> Steps:
         """Record the failure; an error while doing so becomes a note on it."""
         self._scope.__exit__()
@@ -239,9 +216,9 @@ class Operation:
             return None, error
         unknown = is_unknown(error)
         if not self._begun or (isinstance(error, Rejected) and not unknown):  # nothing was called
-            _, problem = yield from self._release_steps(driver)
+            _, problem = yield from self._reservation.release(driver)
         else:
-            _, problem = yield from self._fail_steps(unknown, driver)
+            _, problem = yield from self._reservation.fail(unknown, driver)
         if problem is not None:
             set_note(error, f"the operation {self.key!r} could not be left as failed: {problem!r}")
         return None, most_severe(error, problem)

@@ -11,7 +11,6 @@ from attrs.validators import optional
 
 from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate._engine.entry import reject_blocking_cache
-from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import (
     check_function,
     check_methods,
@@ -24,7 +23,7 @@ from retrytemplate._internal.validation import (
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.control._fields import HasListeners
-from retrytemplate.control._strategy import StrategyBase, reject_awaitable
+from retrytemplate.control._strategy import StrategyBase, apply_async, reject_awaitable
 from retrytemplate.control.events import notify_listeners
 from retrytemplate.control.idempotency.operation import (
     Operation,
@@ -37,15 +36,11 @@ from retrytemplate.state import encode_key, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec
 
+    from retrytemplate.control._strategy import P
     from retrytemplate.control.events import ControlEvent
     from retrytemplate.control.idempotency.keys import OperationScope
     from retrytemplate.control.idempotency.reservation import Steps
-
-    P = ParamSpec("P")
-
-__all__ = ["IdempotentExecution", "Operations"]
 
 
 def _check_cache(name: str, value: Any) -> None:
@@ -209,7 +204,7 @@ class Operations(HasListeners):
         if error is None and found is not None:
             _, error = yield from operation._complete_steps(found.value, None, driver)
         if error is not None:
-            _, problem = yield from operation._release_steps(driver)
+            _, problem = yield from operation._reservation.release(driver)
             error = most_severe(error, problem)
         return error
 
@@ -261,5 +256,4 @@ def _run(scope: OperationScope, fn: partial[Any]) -> Any:
 
 async def _run_async(scope: OperationScope, fn: partial[Any]) -> Any:
     with scope:
-        value = fn()
-        return await value if is_awaitable(value) else value
+        return await apply_async(fn)

@@ -10,6 +10,8 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 from retrytemplate._engine.final_error import with_context
 from retrytemplate.caches.record import Record, json_value
 from retrytemplate.caches.record_limit import truncate_to_limit
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
     # Of effects, to a result and an error.
     Steps = Generator[tuple[Any, tuple[Any, ...]], tuple[Any, BaseException | None], Any]
-
-__all__ = ["MISSING", "Reservation", "Steps", "is_unknown", "most_severe"]
 
 MISSING: Any = object()
 """Instead of a result."""
@@ -71,6 +71,7 @@ def fingerprint_hash(fingerprint: Any) -> str | None:
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+@define(eq=False, repr=False)
 class Reservation:
     """The claim on a key, and the known attempts under it.
 
@@ -78,33 +79,19 @@ class Reservation:
     :param lease: seconds of the claim; None: the cache's own.
     """
 
-    __slots__ = (
-        "_cache",
-        "_claim",
-        "_fingerprint",
-        "_lease",
-        "_pending_claim",
-        "_released",
-        "_ttl",
-        "cancellation",
-        "failures",
-        "key",
-        "unknown",
-    )
-
-    def __init__(self, key: str, cache: Any, ttl: float, lease: float | None) -> None:
-        self.key = key
-        self.failures = 0
-        self.unknown = False
-        self.cancellation: BaseException | None = None  # a cancellation during a shielded step
-        self._cache = cache
-        self._ttl = ttl
-        self._lease = lease
-        self._fingerprint: str | None = None
-        self._claim: Any = None
-        # The step that takes the key; None: its result is known.
-        self._pending_claim: Any = None
-        self._released = False
+    key: str
+    _cache: Any
+    _ttl: float
+    _lease: float | None
+    failures: int = field(default=0, init=False)
+    unknown: bool = field(default=False, init=False)
+    # A cancellation during a shielded step.
+    cancellation: BaseException | None = field(default=None, init=False)
+    _fingerprint: str | None = field(default=None, init=False)
+    _claim: Any = field(default=None, init=False)
+    # The step that takes the key; None: its result is known.
+    _pending_claim: Any = field(default=None, init=False)
+    _released: bool = field(default=False, init=False)
 
     @property
     def fence(self) -> int | None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Entry", "EntryQueue"]
 
-
+@define(eq=False, repr=False)
 class Entry:
     """A request to enter a gate.
 
@@ -25,12 +26,9 @@ class Entry:
     :param waiter: wakes the caller when it is granted.
     """
 
-    __slots__ = ("is_exclusive", "outer", "waiter")
-
-    def __init__(self, *, is_exclusive: bool) -> None:
-        self.is_exclusive = is_exclusive
-        self.outer: Entry | None = None
-        self.waiter: Any = None
+    is_exclusive: bool = field(kw_only=True)
+    outer: Entry | None = field(default=None, init=False)
+    waiter: Any = field(default=None, init=False)
 
 
 class EntryQueue:

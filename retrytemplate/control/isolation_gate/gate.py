@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.formatting import format_limit
 from retrytemplate._internal.locks import Monitor, Reentered, is_interrupted
-from retrytemplate._internal.validation import check_limit, checked_by, instance_of, to_seconds
+from retrytemplate._internal.validation import check_limit, checked_by, instance_of, read_seconds
 from retrytemplate.control._waiters import ThreadWaiter, task_waiter
 from retrytemplate.control.isolation_gate.entry_queue import Entry, EntryQueue
 from retrytemplate.control.isolation_gate.host_queue import HostQueue, user_directory
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from retrytemplate._internal.validation import Seconds
-
-__all__ = ["PROCESS_GATE", "GateEntry", "GateSnapshot", "HostGate", "ProcessGate"]
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 FIRST_POLL, LONGEST_POLL = 0.001, 0.05
@@ -55,19 +53,17 @@ class _Core:
         self.monitor.forked = queue.clear
 
 
+@define(eq=False, repr=False)
 class GateEntry(Entry):
     """One attempt at a gate: ``with gate.shared():``, or ``async with``.
 
     It can be entered again after it was left.
     """
 
-    __slots__ = ("_around", "_core", "_timeout")
-
-    def __init__(self, core: _Core, timeout: float, *, is_exclusive: bool) -> None:
-        super().__init__(is_exclusive=is_exclusive)
-        self._core = core
-        self._timeout = timeout
-        self._around: GateEntry | None = None  # the entry of any gate that this one is inside of
+    _core: _Core
+    _timeout: float
+    # The entry of any gate that this one is inside of.
+    _around: GateEntry | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         self._check_unused()
@@ -233,11 +229,7 @@ class ProcessGate:
 
 
 def _checked_timeout(timeout: Any) -> float:
-    if timeout is None:
-        return math.inf
-    seconds: float = to_seconds(timeout)
-    check_limit("timeout", seconds)
-    return seconds
+    return math.inf if timeout is None else read_seconds("timeout", timeout, check_limit)
 
 
 def _check_name(name: str, value: Any) -> None:

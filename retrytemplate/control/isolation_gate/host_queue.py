@@ -14,8 +14,6 @@ from retrytemplate.errors import MisuseError
 if sys.platform != "win32":
     from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, flock
 
-__all__ = ["HostQueue", "user_directory"]
-
 GATE, TURNSTILE = 0, 1
 
 
@@ -92,6 +90,10 @@ class HostQueue(EntryQueue):
         self.locked.discard(entry)
         if not self.locked and self.files:
             self._unlock(GATE)
+        elif entry.is_exclusive and not any(each.is_exclusive for each in self.locked):
+            # Shared entries inside it stay.  The turnstile is still locked: no other process can
+            # lock the gate in between.
+            self._lock(GATE, exclusive=False)
         self._end_passing(entry)
         super().leave(entry)
 

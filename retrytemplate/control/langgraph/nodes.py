@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from attrs import frozen
 
 from retrytemplate._engine.wrapping import apply_to_callable
-from retrytemplate._internal.awaitables import is_async, is_awaitable
+from retrytemplate._internal.awaitables import is_async
 from retrytemplate.backoff.exponential import ExponentialBackoff
-from retrytemplate.control._strategy import Strategy, StrategyBase
+from retrytemplate.control._strategy import Strategy, StrategyBase, apply_async
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
 
     Types = type[BaseException] | tuple[type[BaseException], ...]
-
-__all__ = ["with_breaker", "with_bulkhead", "with_retry", "with_switch", "with_timeout"]
 
 F = TypeVar("F")
 
@@ -240,8 +238,7 @@ class TimeoutWithFallback(StrategyBase):
         value = await self.timeout.call_async(fn, *args, **kwargs)
         if value is not _TIMED_OUT:
             return value
-        state = self.instead(*args, **kwargs)
-        return await state if is_awaitable(state) else state
+        return await apply_async(self.instead, *args, **kwargs)
 
 
 @frozen

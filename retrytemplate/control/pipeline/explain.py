@@ -6,7 +6,7 @@ from math import inf, isinf, prod
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.formatting import format_count, format_limit
-from retrytemplate._internal.validation import check_delay, to_seconds
+from retrytemplate._internal.validation import read_seconds
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.control.pipeline.probe import label, retry_duration, sample_delays
 from retrytemplate.control.propagation.nesting import NestedRetries, Nesting
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = [
-    "call_multipliers",
-    "describe",
-    "max_calls",
-    "worst_case_duration",
-]
-
 TEMPLATES = (RetryTemplate, BoundTemplate)
 
 
@@ -43,8 +36,7 @@ def worst_case_duration(
     """
     each = inf
     if attempt_duration is not None:
-        each = to_seconds(attempt_duration)
-        check_delay("attempt_duration", each)
+        each = read_seconds("attempt_duration", attempt_duration)
     inside = begun = each  # begun: what cannot be stopped once it has begun, without retries
     for layer in reversed(layers):
         late = begun if synchronous else 0.0

@@ -26,21 +26,22 @@ from retrytemplate.control.pipeline.probe import (
     retries_everything,
     retry_duration,
 )
+from retrytemplate.control.rate_limiter.rate_limiter import RateLimiter
 from retrytemplate.control.timeout.timeout import Timeout
 from retrytemplate.errors import CircuitOpenError
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from retrytemplate._internal.validation import Seconds
 
     Layers = Sequence[Any]
-
-__all__ = ["LintWarning", "lint"]
+    Find = Callable[[Layers, Seconds | None], Iterator[str]]
 
 # So low a number of failures, consecutive or in a window, happens without an outage.
 TOO_FEW = 2
+REJECTING = (CircuitBreaker, Bulkhead, RateLimiter)
 
 
 @frozen(kw_only=True)
@@ -60,23 +61,27 @@ class LintWarning:
         return f"{self.rule}: {self.reason}. {self.remedy}."
 
 
+# Each rule, in the order of the warnings: its name, its remedy, and what finds the reasons.
+RULES: list[tuple[str, str, Find]] = []
+
+
+def _rule(name: str, remedy: str) -> Callable[[Find], Find]:
+    """Make a rule of a function that yields the reason of each warning."""
+
+    def register(find: Find) -> Find:
+        RULES.append((name, remedy, find))
+        return find
+
+    return register
+
+
 def lint(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[LintWarning, ...]:
-    """The warnings about the layers; those about their order come first."""
-    bounds = (_nothing_bounds_it, _timeout_inside_only, _too_short, _longer_than_the_timeout)
-    orders = (
-        _breaker_outside,
-        _bulkhead_outside,
-        _hedge_outside,
-        _nested,
-        _fallback_inside,
+    """The warnings about the layers: limits of time first, then their order, then settings."""
+    return tuple(
+        LintWarning(rule=name, reason=reason, remedy=remedy)
+        for name, remedy, find in RULES
+        for reason in find(layers, attempt_duration)
     )
-    numbers = (_rejections, _no_jitter, _every_error, _too_sensitive)
-    found: list[LintWarning] = []
-    for bound in bounds:
-        found.extend(bound(layers, attempt_duration))
-    for rule in (*orders, *numbers):
-        found.extend(rule(layers))
-    return tuple(found)
 
 
 def _retries(layers: Layers) -> Iterator[tuple[int, Any]]:
@@ -93,31 +98,31 @@ def _first(layers: Iterable[Any], kind: type) -> Any:
 # Limits of time.
 
 
-def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
+@_rule(
+    "unbounded-retry",
+    "Put a Timeout outside of it, or limit its attempts and give it an attempt_timeout",
+)
+def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[str]:
     for place, template in _retries(layers):
         if _is_unlimited(layers[:place]) and worst_case_duration(layers[place:], attempt) == inf:
             endless = worst_case_duration(layers[place:], 0.0) == inf
             what = "how often and how long it tries" if endless else "how long an attempt may take"
-            yield LintWarning(
-                rule="unbounded-retry",
-                reason=f"{label(template)} has no Timeout outside, and nothing limits {what}",
-                remedy="Put a Timeout outside of it"
-                + ("" if endless else ", or give it an attempt_timeout"),
-            )
+            yield f"{label(template)} has no Timeout outside, and nothing limits {what}"
             return
 
 
-def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
-    for place, template in _retries(layers):
-        inner = _first(layers[place:], Timeout)
-        if inner is not None and _is_unlimited(layers[:place]):
+@_rule("timeout-inside-only", "Put another Timeout outside of the template")
+def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[str]:
+    for inside, timeout in _timeouts(layers):
+        outside = list(_retries(layers[:inside]))
+        if outside and _is_unlimited(layers[: outside[0][0]]):
+            (place, outermost), (_, innermost) = outside[0], outside[-1]
             most = worst_case_duration(layers[place:], attempt)
             together = "are unbounded" if most == inf else f"may take {format_limit(most)}"
-            yield LintWarning(
-                rule="timeout-inside-only",
-                reason=f"{label(inner)} limits each attempt of {label(template)} to "
-                f"{format_limit(inner.seconds)}, but all of them together {together}",
-                remedy="Put another Timeout outside of the template",
+            yield (
+                f"{label(timeout)} limits each attempt of {label(innermost)} to "
+                f"{format_limit(timeout.seconds)}, but all attempts of {label(outermost)} together "
+                f"{together}"
             )
             return
 
@@ -126,14 +131,13 @@ def _is_unlimited(layers: Layers) -> bool:
     return all(timeout.seconds == inf for _, timeout in _timeouts(layers))
 
 
-def _too_short(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
+@_rule("limit-never-reached", "Make the inner limit the shorter one, or leave it out")
+def _too_short(layers: Layers, _: Any) -> Iterator[str]:
     for place, timeout in _timeouts(layers):
         for what, limit in _not_reached(timeout, layers[place + 1 :]):
-            yield LintWarning(
-                rule="limit-never-reached",
-                reason=f"{label(timeout)} is over after {format_limit(timeout.seconds)}, not later "
-                f"than {what}, after {format_limit(limit)}",
-                remedy="Make the inner limit the shorter one, or leave it out",
+            yield (
+                f"{label(timeout)} is over after {format_limit(timeout.seconds)}, not later "
+                f"than {what}, after {format_limit(limit)}"
             )
 
 
@@ -143,7 +147,14 @@ def _timeouts(layers: Layers) -> Iterator[tuple[int, Timeout]]:
 
 def _not_reached(timeout: Timeout, inside: Layers) -> Iterator[tuple[str, float]]:
     """The limits inside that are not shorter."""
-    for layer in inside:
+    for what, limit in _time_limits(inside):
+        if timeout.seconds <= limit:
+            yield what, limit
+
+
+def _time_limits(layers: Layers) -> Iterator[tuple[str, float]]:
+    """The limits of calls and attempts, by name."""
+    for layer in layers:
         what, limit = label(layer), inf
         if isinstance(layer, Timeout):
             limit = layer.seconds
@@ -151,11 +162,15 @@ def _not_reached(timeout: Timeout, inside: Layers) -> Iterator[tuple[str, float]
             attempt = layer.template.attempt_timeout
             if attempt is not None:
                 what, limit = f"the attempt_timeout of {what}", attempt.seconds
-        if timeout.seconds <= limit < inf:
+        if limit < inf:
             yield what, limit
 
 
-def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
+@_rule(
+    "worst-case-exceeds-timeout",
+    "Make fewer attempts, shorter ones or shorter waits, or give it more time",
+)
+def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterator[str]:
     for place, timeout in _timeouts(layers):
         inside = layers[place + 1 :]
         if any(_not_reached(timeout, inside)):
@@ -167,11 +182,9 @@ def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterato
         if max_calls(inside) > 1:
             after = "the last attempts may never be made"
         if timeout.seconds < most < inf:
-            yield LintWarning(
-                rule="worst-case-exceeds-timeout",
-                reason=f"{what} may take {format_limit(most)}, and {label(timeout)} is over after "
-                f"{format_limit(timeout.seconds)}: {after}",
-                remedy="Make fewer attempts, shorter ones or shorter waits, or give it more time",
+            yield (
+                f"{what} may take {format_limit(most)}, and {label(timeout)} is over after "
+                f"{format_limit(timeout.seconds)}: {after}"
             )
 
 
@@ -182,25 +195,54 @@ def _waiting(layers: Layers) -> float:
 # Orders.
 
 
-def _breaker_outside(layers: Layers) -> Iterator[LintWarning]:
+@_rule("breaker-outside-retry", "Put the breaker inside of the template")
+def _breaker_outside(layers: Layers, _: Any) -> Iterator[str]:
     for breaker, template in _around_retry(layers, CircuitBreaker):
-        yield LintWarning(
-            rule="breaker-outside-retry",
-            reason=f"to {label(breaker)} all attempts of {label(template)} are one call: it counts "
-            "failures late, and when it opens, running attempts continue",
-            remedy="Put the breaker inside of the template",
+        yield (
+            f"to {label(breaker)} all attempts of {label(template)} are one call: it counts "
+            "failures late, and when it opens, running attempts continue"
         )
 
 
-def _bulkhead_outside(layers: Layers) -> Iterator[LintWarning]:
+@_rule("bulkhead-outside-retry", "Put the bulkhead inside of the template")
+def _bulkhead_outside(layers: Layers, _: Any) -> Iterator[str]:
     for bulkhead, template in _around_retry(layers, Bulkhead):
         if not template.template.backoff.never_waits:
-            yield LintWarning(
-                rule="bulkhead-outside-retry",
-                reason=f"a slot of {label(bulkhead)} is held while {label(template)} waits between "
-                "its attempts",
-                remedy="Put the bulkhead inside of the template",
+            yield (
+                f"a slot of {label(bulkhead)} is held while {label(template)} waits between "
+                "its attempts"
             )
+
+
+@_rule("rate-limiter-inside-bulkhead", "Put the rate limiter outside of the bulkhead")
+def _limiter_inside_bulkhead(layers: Layers, _: Any) -> Iterator[str]:
+    for place, limiter in _waiting_limiters(layers):
+        bulkhead = _first(layers[:place], Bulkhead)
+        if bulkhead is not None:
+            yield (
+                f"a slot of {label(bulkhead)} is held while a call waits up to "
+                f"{format_limit(limiter.max_wait)} for {label(limiter)}"
+            )
+
+
+@_rule("max-wait-exceeds-limit", "Make max_wait shorter than the limit")
+def _permit_too_late(layers: Layers, _: Any) -> Iterator[str]:
+    for place, limiter in _waiting_limiters(layers):
+        for what, limit in _time_limits(layers[:place]):
+            if limiter.max_wait > limit:
+                yield (
+                    f"a call waits up to {format_limit(limiter.max_wait)} for "
+                    f"{label(limiter)}, and {what} is over after {format_limit(limit)}"
+                )
+                break
+
+
+def _waiting_limiters(layers: Layers) -> Iterator[tuple[int, RateLimiter]]:
+    return (
+        (place, each)
+        for place, each in enumerate(layers)
+        if isinstance(each, RateLimiter) and each.max_wait
+    )
 
 
 def _around_retry(layers: Layers, kind: type) -> Iterator[tuple[Any, Any]]:
@@ -212,18 +254,15 @@ def _around_retry(layers: Layers, kind: type) -> Iterator[tuple[Any, Any]]:
                 break
 
 
-def _hedge_outside(layers: Layers) -> Iterator[LintWarning]:
+@_rule("hedge-outside-retry", "Put the hedge inside of the template")
+def _hedge_outside(layers: Layers, _: Any) -> Iterator[str]:
     for hedge, template in _around_retry(layers, Hedge):
         many = format_count(max_calls([hedge, template]), "call")
-        yield LintWarning(
-            rule="hedge-outside-retry",
-            reason=f"{label(hedge)} repeats all of {label(template)}, which multiplies to "
-            f"{many} for one",
-            remedy="Put the hedge inside of the template",
-        )
+        yield f"{label(hedge)} repeats all of {label(template)}, which multiplies to {many} for one"
 
 
-def _nested(layers: Layers) -> Iterator[LintWarning]:
+@_rule("nested-retries", "Retry in one layer only, or guard each template with NestedRetries()")
+def _nested(layers: Layers, _: Any) -> Iterator[str]:
     retries = [
         (layer, many)
         for layer, many in call_multipliers(layers)
@@ -232,22 +271,17 @@ def _nested(layers: Layers) -> Iterator[LintWarning]:
     if len(retries) > 1:
         each = " x ".join("any number" if many == inf else f"{many:.0f}" for _, many in retries)
         product = format_count(prod(many for _, many in retries), "call")
-        yield LintWarning(
-            rule="nested-retries",
-            reason=f"attempts multiply: {each}, that is {product} for one",
-            remedy="Retry in one layer only, or guard each template with NestedRetries()",
-        )
+        yield f"attempts multiply: {each}, that is {product} for one"
 
 
-def _fallback_inside(layers: Layers) -> Iterator[LintWarning]:
+@_rule("fallback-inside-retry", "Put the fallback outside of the template")
+def _fallback_inside(layers: Layers, _: Any) -> Iterator[str]:
     for place, template in _retries(layers):
         fallback = _first(layers[place:], Fallback)
         if fallback is not None:
-            yield LintWarning(
-                rule="fallback-inside-retry",
-                reason=f"{label(fallback)} answers at the first failure: {label(template)} never "
-                "sees it, and never tries again",
-                remedy="Put the fallback outside of the template",
+            yield (
+                f"{label(fallback)} answers at the first failure: {label(template)} never "
+                "sees it, and never tries again"
             )
             return
 
@@ -255,47 +289,48 @@ def _fallback_inside(layers: Layers) -> Iterator[LintWarning]:
 # Settings.
 
 
-def _rejections(layers: Layers) -> Iterator[LintWarning]:
+@_rule(
+    "rejections-retried",
+    "Leave rejections out of its rules, or wait as long as they say, with a RetryAfterBackoff",
+)
+def _rejections(layers: Layers, _: Any) -> Iterator[str]:
     for place, layer in _retries(layers):
-        guard = _first(layers[place:], CircuitBreaker) or _first(layers[place:], Bulkhead)
+        guard = next(filter(None, (_first(layers[place:], kind) for kind in REJECTING)), None)
         backoff, policy = layer.template.backoff, layer.template.policy
         if guard is None or isinstance(backoff, RetryAfterBackoff):
             continue
         refusal = CircuitOpenError("to see", name="to see", retry_after=1.0)
         if policy.matches_library_error(refusal) and is_retried(policy, refusal):
-            yield LintWarning(
-                rule="rejections-retried",
-                reason=f"{label(layer)} tries again when {label(guard)} rejects a call, without a "
-                "look at when it is worth it",
-                remedy="Leave rejections out of its rules, or wait as long as they say, with a "
-                "RetryAfterBackoff",
+            yield (
+                f"{label(layer)} tries again when {label(guard)} rejects a call, without a "
+                "look at when it is worth it"
             )
 
 
-def _no_jitter(layers: Layers) -> Iterator[LintWarning]:
+@_rule("no-jitter", 'Give it a backoff with jitter, such as ExponentialBackoff(jitter="full")')
+def _no_jitter(layers: Layers, _: Any) -> Iterator[str]:
     for _, layer in _retries(layers):
         backoff = layer.template.backoff.resolved()
         if has_jitter(backoff) is False:
             how = "does not wait" if backoff.never_waits else "always waits the same"
-            yield LintWarning(
-                rule="no-jitter",
-                reason=f"{label(layer)} {how}: callers that fail together come back together",
-                remedy='Give it a backoff with jitter, such as ExponentialBackoff(jitter="full")',
-            )
+            yield f"{label(layer)} {how}: callers that fail together come back together"
 
 
-def _every_error(layers: Layers) -> Iterator[LintWarning]:
+@_rule("retries-all-exceptions", "Name in retry_on what may go away by itself")
+def _every_error(layers: Layers, _: Any) -> Iterator[str]:
     for _, layer in _retries(layers):
         if retries_everything(layer.template.policy):
-            yield LintWarning(
-                rule="retries-all-exceptions",
-                reason=f"{label(layer)} retries whatever is raised, faults of the program and "
-                "wrong input too",
-                remedy="Name in retry_on what may go away by itself",
+            yield (
+                f"{label(layer)} retries whatever is raised, faults of the program and "
+                "wrong input too"
             )
 
 
-def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
+@_rule(
+    "breaker-too-sensitive",
+    "Look back on more calls: a larger window, minimum_calls or failure_rate",
+)
+def _too_sensitive(layers: Layers, _: Any) -> Iterator[str]:
     for place, breaker in enumerate(layers):
         if not isinstance(breaker, CircuitBreaker):
             continue
@@ -308,11 +343,7 @@ def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
             why = f"the attempts of one call, {failures}, open it"
         else:
             continue
-        yield LintWarning(
-            rule="breaker-too-sensitive",
-            reason=f"{label(breaker)} is too sensitive: {why}, which is everyday noise",
-            remedy="Look back on more calls: a larger window, minimum_calls or failure_rate",
-        )
+        yield f"{label(breaker)} is too sensitive: {why}, which is everyday noise"
 
 
 def _min_failures_to_open(breaker: CircuitBreaker) -> int:

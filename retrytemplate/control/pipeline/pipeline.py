@@ -7,19 +7,27 @@ from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, overload
 
-from attrs import frozen
+from attrs import field, frozen
 
 from retrytemplate._engine.wrapping import apply_to_callable, check_not_wrapped
 from retrytemplate._internal.formatting import format_count
-from retrytemplate._internal.validation import check_text
+from retrytemplate._internal.validation import check_flag, check_text
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
-from retrytemplate.control._strategy import Strategy, apply, apply_async, immutable, may_substitute
+from retrytemplate.control._strategy import (
+    Strategy,
+    StrategyBase,
+    apply,
+    apply_async,
+    immutable,
+    may_substitute,
+)
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead.bulkhead import Bulkhead
 from retrytemplate.control.pipeline.explain import describe, max_calls, worst_case_duration
 from retrytemplate.control.pipeline.lint import lint
 from retrytemplate.control.pipeline.probe import label
+from retrytemplate.control.rate_limiter.rate_limiter import RateLimiter
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout.timeout import Timeout
 from retrytemplate.guards import Guard
@@ -28,19 +36,17 @@ from retrytemplate.template import BoundTemplate, RetryOperations, RetryTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from typing import ParamSpec, TypeVar
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
+    from retrytemplate.control._strategy import F, P, T
     from retrytemplate.control.pipeline.lint import LintWarning
 
-    F = TypeVar("F")
-    P = ParamSpec("P")
-    T = TypeVar("T")
-
-__all__ = ["Pipeline"]
+    EntryPoints = tuple[Callable[..., Any], tuple[Callable[..., Any], ...]]
 
 ALLOWED = "objects with call, call_async and wrap, such as a RetryTemplate or a Timeout"
+# Checked before the protocol, which compares every attribute.
+KNOWN = StrategyBase | RetryOperations
 # They hold nothing that a call changes: one of them may stand in a pipeline twice.
 STATELESS = (Timeout, RetryTemplate, BoundTemplate, SwitchGuard)
 
@@ -56,7 +62,7 @@ def _check_layers(layers: tuple[Any, ...]) -> None:
     if not layers:
         raise ValueError(f"Pipeline() takes at least one strategy, got none: {ALLOWED}")
     for each in layers:
-        if isinstance(each, type) or not isinstance(each, Strategy):
+        if isinstance(each, type) or not isinstance(each, KNOWN | Strategy):
             place = "; pass a guard to RetryTemplate(guards=...)" if isinstance(each, Guard) else ""
             raise TypeError(f"Pipeline() takes strategies, {ALLOWED}; got {each!r}{place}")
         if not isinstance(each, STATELESS) and sum(each is other for other in layers) > 1:
@@ -104,38 +110,44 @@ class Pipeline:
     layers: tuple[Any, ...]
     name: str
     _clock: Clock
-    _first: Callable[..., Any]  # what a call goes through first, and then, from the inside out
-    _inner: tuple[Callable[..., Any], ...]
-    _first_async: Callable[..., Any]
-    _inner_async: tuple[Callable[..., Any], ...]
+    # What a call goes through first, then the others from the inside out.  The first call prepares
+    # it: most pipelines are only used by ``wrap``.
+    _entries: EntryPoints | None = field(default=None, init=False)
+    _entries_async: EntryPoints | None = field(default=None, init=False)
 
     def __init__(self, *layers: Any, name: str = "pipeline", clock: Clock | None = None) -> None:
         layers = _flat(layers)
         _check_layers(layers)
         _check_ends(layers)
         check_text("name", name)
-        clock = given_or_system(clock)
-        first, *inner = _entry_points(layers, "call", apply)
-        first_async, *inner_async = _entry_points(layers, "call_async", apply_async)
-        entry_points = first, tuple(inner[::-1]), first_async, tuple(inner_async[::-1])
         self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]  # attrs adds it
-            layers, name, clock, *entry_points
+            layers, name, given_or_system(clock)
         )
 
     # Calls.  A layer may give its own answer, as a fallback does: hence ``T | Any``.
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
         """Call the function with all the layers around it."""
-        for entry_point in self._inner:
+        first, inner = self._entries or self._prepare("_entries", "call", apply)
+        for entry_point in inner:
             fn = _around(fn, entry_point)
-        return self._first(fn, *args, **kwargs)
+        return first(fn, *args, **kwargs)
 
     @may_substitute
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, with all the layers around it, and await it."""
-        for entry_point in self._inner_async:
+        first, inner = self._entries_async or self._prepare(
+            "_entries_async", "call_async", apply_async
+        )
+        for entry_point in inner:
             fn = _around(fn, entry_point)
-        return await self._first_async(fn, *args, **kwargs)
+        return await first(fn, *args, **kwargs)
+
+    def _prepare(self, name: str, entrance: str, innermost: Callable[..., Any]) -> EntryPoints:
+        first, *inner = _entry_points(self.layers, entrance, innermost)
+        entries = first, tuple(inner[::-1])
+        object.__setattr__(self, name, entries)
+        return entries
 
     def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | Any]:
         """Call the function and return the outcome; raises no ``Exception``.
@@ -255,8 +267,7 @@ class Pipeline:
         >>> pipeline.worst_case(attempt_duration=1.5, synchronous=True)
         3.5
         """
-        if not isinstance(synchronous, bool):
-            raise TypeError(f"synchronous must be True or False, got {synchronous!r}")
+        check_flag("synchronous", synchronous)
         return worst_case_duration(self.layers, attempt_duration, synchronous=synchronous)
 
     def __repr__(self) -> str:
@@ -304,7 +315,7 @@ def _is_blind(layer: Any) -> bool:
         )
     if kind is Timeout:
         return not layer.listeners  # their events have the function's name
-    return kind in (CircuitBreaker, Bulkhead, SwitchGuard)
+    return kind in (CircuitBreaker, Bulkhead, RateLimiter, SwitchGuard)
 
 
 def _entry_points(

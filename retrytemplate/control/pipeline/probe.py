@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.template import RetryTemplate
 
-__all__ = [
-    "has_jitter",
-    "is_increasing",
-    "is_retried",
-    "label",
-    "retries_everything",
-    "retry_duration",
-    "sample_delays",
-]
-
 
 def label(layer: Any) -> str:
     """The class of a layer, and its name if it has one."""

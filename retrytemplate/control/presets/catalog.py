@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from retrytemplate._internal.suggestions import did_you_mean
-from retrytemplate._internal.validation import check_text
+from retrytemplate._internal.validation import check_flag, check_text
 from retrytemplate.control.classification.failure_kind import TRANSIENT_ERRORS
 from retrytemplate.control.classification.libraries import (
     MODEL_ERRORS,
@@ -21,23 +21,6 @@ from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = [
-    "AIOHTTP",
-    "FAST_IO",
-    "HTTPX",
-    "OPENAI",
-    "POSTGRESQL",
-    "PRESETS",
-    "REDIS",
-    "REQUESTS",
-    "SLOW_IO",
-    "STREAMING",
-    "STRICT",
-    "preset",
-    "register",
-    "strict",
-]
 
 T = TypeVar("T", bound="RetryTemplate | BoundTemplate | Preset")
 
@@ -115,8 +98,7 @@ def register(made: Preset, *, replace: bool = False) -> Preset:
     """
     if not isinstance(made, Preset):
         raise TypeError(f"register() takes a Preset, got {made!r}")
-    if not isinstance(replace, bool):
-        raise TypeError(f"replace must be True or False, got {replace!r}")
+    check_flag("replace", replace)
     key = _key(made.name)
     if replace:
         _known[key] = made

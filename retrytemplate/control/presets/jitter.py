@@ -11,15 +11,13 @@ from retrytemplate._internal.validation import (
     check_delay,
     checked_by,
     instance_of,
-    to_seconds,
+    read_seconds,
 )
 from retrytemplate.backoff.base import JSON, Backoff
 
 if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.backoff.base import RandomSource
-
-__all__ = ["AddedJitter", "backoff_delay"]
 
 
 @frozen(eq=False, repr=False)
@@ -96,10 +94,8 @@ def backoff_delay(
     True
     """
     check_at_least_one("attempt", attempt)
-    first: float = to_seconds(base)
-    most: float = to_seconds(maximum)
-    check_delay("base", first)
-    check_delay("maximum", most)
+    first: float = read_seconds("base", base)
+    most: float = read_seconds("maximum", maximum)
     if random is None:
         import random
     shortest: float = min(first * 2.0 ** min(attempt - 1, DOUBLED), most / (1 + SHARE))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 
 from attrs import evolve, field, fields, frozen
 
+from retrytemplate._engine.settings import to_attempt_timeout, to_guards
 from retrytemplate._internal.suggestions import check_names
 from retrytemplate._internal.validation import (
     check_delay,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.backoff.exponential import Jitter
-
-__all__ = ["BY_REQUEST", "Preset"]
 
 T = TypeVar("T")
 BY_REQUEST: Final = "by_request"
@@ -107,11 +106,6 @@ def _check_idempotent(name: str, value: Any) -> None:
         check_function(name, value)
 
 
-def _check_budget(name: str, value: Any) -> None:
-    if not isinstance(value, bool | RetryBudget):
-        raise TypeError(f"{name} must be a RetryBudget, True or False, got {value!r}")
-
-
 @frozen(repr=False)
 class Preset:
     """Settings for calls of one kind, under a name; the defaults are those of ``FAST_IO``.
@@ -158,14 +152,24 @@ class Preset:
     )
     give_up_above: float | None = field(default=2.0, converter=to_seconds)
     idempotent: Any = field(default=None, validator=checked_by(_check_idempotent))
-    budget: bool | RetryBudget = field(default=False, validator=checked_by(_check_budget))
+    budget: bool | RetryBudget = field(
+        default=False, validator=instance_of((bool, RetryBudget), "a RetryBudget, True or False")
+    )
     stream: StreamTimeout | None = field(
         default=None, validator=instance_of((StreamTimeout, type(None)), "a StreamTimeout or None")
     )
     strict: bool = field(default=False, validator=instance_of(bool, "True or False"))
+    _wait: RetryAfterBackoff = field(init=False, eq=False)
+    _policy: SimpleRetryPolicy = field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        self.template()
+        # Shared by the templates, and checked here.
+        object.__setattr__(self, "_wait", RetryAfterBackoff(self._backoff(), self.give_up_above))
+        policy = SimpleRetryPolicy(self.max_attempts, classifier=self._classifier())
+        object.__setattr__(self, "_policy", policy)
+        to_attempt_timeout(self.attempt_timeout)
+        if self.strict:
+            self.template()
 
     def __repr__(self) -> str:
         limit = to_seconds(self.attempt_timeout)
@@ -188,7 +192,7 @@ class Preset:
         >>> FAST_IO.with_(jitter="full").jitter, FAST_IO.jitter
         ('full', 0.1)
         """
-        known = [each.name for each in fields(Preset)]
+        known = [each.name for each in fields(Preset) if each.init]
         check_names("setting", changes, known)
         return evolve(self, **changes)
 
@@ -212,10 +216,10 @@ class Preset:
         check_names("setting", settings, known)
         clock = settings.get("clock")
         given: dict[str, Any] = {} if clock is None else {"clock": clock}
-        wait = RetryAfterBackoff(self._backoff(), self.give_up_above, **given)
-        policy = SimpleRetryPolicy(self.max_attempts, classifier=self._classifier())
-        made = RetryTemplate(policy, wait, attempt_timeout=self.attempt_timeout, **settings)
-        made = made.with_(guards=(*made.guards, RetryAfterGuard(wait), *self._guards(given)))
+        wait = evolve(self._wait, **given) if given else self._wait
+        guards = (*to_guards(settings.get("guards", ())), RetryAfterGuard(wait))
+        others: dict[str, Any] = {**settings, "guards": (*guards, *self._guards(given))}
+        made = RetryTemplate(self._policy, wait, attempt_timeout=self.attempt_timeout, **others)
         if self.strict:
             check(made, self)
         return made

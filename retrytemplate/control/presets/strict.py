@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.template import RetryTemplate
 
-__all__ = ["check"]
-
 
 def check(template: RetryTemplate, whose: Any) -> None:
     """Raise unless a template that retries has all of it; *whose* is named in the error."""

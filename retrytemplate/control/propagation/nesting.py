@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from retrytemplate._engine.frames import CONTEXT, CURRENT, OUTER, OWNER, PLAN
 from retrytemplate._engine.plan import ExecutionPlan
-from retrytemplate._internal.validation import check_int, check_text, checked_by
+from retrytemplate._internal.validation import check_choice, check_int, check_text, checked_by
 from retrytemplate.control._fields import HasListeners
 from retrytemplate.control.events import ControlEvent, notify_listeners
 from retrytemplate.errors import NestedRetryError
@@ -17,11 +17,6 @@ from retrytemplate.guards import Guard
 if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.frames import ExecutionFrame
-
-__all__ = ["NestedRetries", "NestedRetry", "Nesting", "current_nesting"]
-
-
-ON_NESTED = ("suppress", "report")
 
 
 @frozen
@@ -81,11 +76,6 @@ def _may_retry(context: RetryContext) -> bool:
     return not context.gave_up and policy.attempt_limit != 1
 
 
-def _on_nested(name: str, value: Any) -> None:
-    if value not in ON_NESTED:
-        raise ValueError(f"{name} must be one of {', '.join(ON_NESTED)}, got {value!r}")
-
-
 def _retries(name: str, value: Any) -> None:
     if not isinstance(value, tuple) or not value:
         raise TypeError(f"{name} must be a sequence with a number for each depth, got {value!r}")
@@ -127,7 +117,9 @@ class NestedRetries(HasListeners, Guard):
     (ConnectionError('reset'), 3)
     """
 
-    on_nested: str = field(default="suppress", validator=checked_by(_on_nested))
+    on_nested: str = field(
+        default="suppress", validator=checked_by(check_choice, "suppress", "report")
+    )
     retries_by_depth: tuple[int | None, ...] = field(
         default=(None, 0), converter=_tuple, validator=checked_by(_retries)
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import nullcontext
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -25,22 +27,12 @@ from retrytemplate._internal.validation import (
     to_seconds,
 )
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control.propagation.headers import (
-    collect_headers,
-    read_attempt,
-    read_flag,
-    read_number,
-    read_timeout,
-    write_attempt,
-    write_timeout,
-)
 from retrytemplate.control.propagation.nesting import Nesting, current_nesting
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-__all__ = ["Incoming", "Propagation"]
+    from collections.abc import Callable, Iterable, Iterator
+    from contextvars import Context
 
 TOKEN = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP allows as a name
 
@@ -153,15 +145,60 @@ class Propagation:
 
     def asgi(self, app: Callable[..., Any]) -> Callable[..., Any]:
         """An ASGI application around which ``incoming`` is open for each request."""
-        from retrytemplate.control.propagation.middleware import asgi
+        _check_app(app)
 
-        return asgi(self.incoming, app)
+        async def within(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":  # it may run as long as the server
+                await app(scope, receive, send)
+                return
+            # Not cancelled at the deadline: the application decides its response.
+            with self.incoming(scope["headers"]):
+                await app(scope, receive, send)
+
+        return within
 
     def wsgi(self, app: Callable[..., Any]) -> Callable[..., Any]:
-        """A WSGI application around which ``incoming`` is open for each request."""
-        from retrytemplate.control.propagation.middleware import wsgi
+        """A WSGI application around which ``incoming`` is open for each request, body included."""
+        _check_app(app)
+        keys = {f"HTTP_{name.upper().replace('-', '_')}": name for name in self._names()}
 
-        return wsgi(self.incoming, self._names(), app)
+        def within(environ: Any, start_response: Any) -> Any:
+            # In a context of its own, which is never left: a server that never closes a body
+            # would let the thread's next request find it.
+            inside = copy_context()
+            headers = {name: environ[key] for key, name in keys.items() if key in environ}
+            inside.run(self.incoming(headers).__enter__)
+            body = inside.run(app, environ, start_response)
+            return body if isinstance(body, list | tuple) else _Body(inside, body)
+
+        return within
+
+
+def _check_app(app: Any) -> None:
+    if not callable(app):
+        raise TypeError(f"app must be callable, got {app!r}")
+
+
+class _Body:
+    """A body that is made item by item, each in the context of its request."""
+
+    def __init__(self, inside: Context, body: Any) -> None:
+        self._inside = inside
+        self._body = body
+        self._items: Any = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._items = self._inside.run(iter, self._body)
+        return self
+
+    def __next__(self) -> bytes:
+        item: bytes = self._inside.run(next, self._items)
+        return item
+
+    def close(self) -> None:
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            self._inside.run(close)
 
 
 def _parse_values(
@@ -179,7 +216,7 @@ class Incoming:
         self.incoming = incoming
         self.timeout = timeout
         self._clock = clock
-        self._deadline: Deadline | None = None
+        self._deadline: Any = nullcontext()
         self._entered = False
         self._frame: Any = None
         self._token: Any = None
@@ -206,30 +243,107 @@ class Incoming:
 
     def __enter__(self) -> Nesting:
         here = self._enter()
-        if self._deadline is not None:
-            self._deadline.__enter__()
+        self._deadline.__enter__()
         return here
 
     def __exit__(self, *exc: Any) -> None:
         try:
-            if self._deadline is not None:
-                self._deadline.__exit__(*exc)
+            self._deadline.__exit__(*exc)
         finally:
             self._leave()
 
     async def __aenter__(self) -> Nesting:
         here = self._enter()
-        if self._deadline is not None:
-            try:
-                await self._deadline.__aenter__()
-            except BaseException:
-                self._leave()
-                raise
+        try:
+            await self._deadline.__aenter__()
+        except BaseException:
+            self._leave()
+            raise
         return here
 
     async def __aexit__(self, *exc: Any) -> None:
         try:
-            if self._deadline is not None:
-                await self._deadline.__aexit__(*exc)
+            await self._deadline.__aexit__(*exc)
         finally:
             self._leave()
+
+
+# Values of headers: written exactly, read leniently.
+
+# Two gRPC headers with their own format: a time with a unit, and the previous attempts.
+GRPC_TIMEOUT = "grpc-timeout"
+GRPC_ATTEMPTS = "grpc-previous-rpc-attempts"
+GRPC_TIME = re.compile("([0-9]{1,8})([HMSmun])")
+GRPC_UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "S": 1.0, "M": 60.0, "H": 3600.0}
+GRPC_MOST = 99_999_999
+
+DIGITS = re.compile("[0-9]+")
+MOST_MILLISECONDS = 9_999_999_999  # about four months: ten digits, as the Connect protocol has it
+MOST_ATTEMPTS = 1000
+
+
+def collect_headers(headers: Any, names: Iterable[str]) -> dict[str, list[str]]:
+    """The values of these headers, from a mapping or from pairs, as in ASGI and gRPC.
+
+    One that comes more than once, or is joined with commas, has several.
+    """
+    found: dict[str, list[str]] = {name.lower(): [] for name in names}
+    for name, value in headers.items() if hasattr(headers, "items") else headers or ():
+        values = found.get(_text(name).lower())
+        if values is not None:
+            values += [each.strip(" \t") for each in _text(value).split(",")]
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return value if isinstance(value, str) else ""
+
+
+def read_number(text: str, most: int) -> int | None:
+    """A whole number, at most *most*; None: not a number."""
+    if not DIGITS.fullmatch(text):
+        return None
+    digits = text.lstrip("0")
+    return most if len(digits) > len(str(most)) else min(int(digits or "0"), most)
+
+
+def read_flag(name: str, text: str) -> bool:
+    """Whether the flag is set."""
+    return text.lower() in ("1", "true")
+
+
+def read_attempt(name: str, text: str) -> int | None:
+    """The number of an attempt, from 1."""
+    number = read_number(text, MOST_ATTEMPTS)
+    if number is not None and name.lower() == GRPC_ATTEMPTS:
+        return number + 1
+    return number
+
+
+def write_attempt(name: str, attempt: int) -> str | None:
+    """The same as text; None: no header is sent."""
+    if name.lower() == GRPC_ATTEMPTS:
+        return str(attempt - 1) if attempt > 1 else None
+    return str(attempt)
+
+
+def read_timeout(name: str, text: str) -> float | None:
+    """Seconds; None: it is no time."""
+    if name.lower() == GRPC_TIMEOUT:
+        match = GRPC_TIME.fullmatch(text)
+        return None if match is None else int(match[1]) * GRPC_UNITS[match[2]]
+    number = read_number(text, MOST_MILLISECONDS)
+    return None if number is None else number / 1000
+
+
+def write_timeout(name: str, seconds: float) -> str:
+    """Time left as text, never more than there is: cut off after the last digit."""
+    if name.lower() != GRPC_TIMEOUT:
+        return str(int(min(seconds * 1000, MOST_MILLISECONDS)))
+    for unit in "mSMH":
+        number = seconds / GRPC_UNITS[unit]
+        if number < GRPC_MOST:
+            return f"{int(number)}{unit}" if number >= 1 else "1n"  # 0 is not allowed there
+    return f"{GRPC_MOST}H"

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.deadline import MINIMUM, Deadline, remaining_time
-from retrytemplate._internal.validation import check_span_or_none, to_seconds
+from retrytemplate._internal.validation import check_span_or_none, read_seconds
 from retrytemplate.classify.exceptions import safe_getattr
 from retrytemplate.control.classification.timeouts import DATABASE_STATEMENT, LOCK
 from retrytemplate.errors import DeadlineExceededError, MisuseError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from retrytemplate._internal.validation import Seconds
-
-__all__ = ["DIALECTS", "statement_limit"]
 
 
 # What undoes and ends must always be possible.
@@ -185,8 +183,7 @@ class StatementLimit:
 
 
 def _limit(name: str, value: Any) -> float:
-    seconds = to_seconds(value)
-    check_span_or_none(name, seconds)
+    seconds = read_seconds(name, value, check_span_or_none)
     return math.inf if seconds is None else float(seconds)
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import RetryContext
 
-__all__ = ["OpenTransaction", "in_transaction"]
-
 SAYS = ("in_transaction", "is_in_transaction", "in_atomic_block")
 # Of psycopg's states: no transaction, and no connection any more.
 NONE_OPEN = (0, 4)

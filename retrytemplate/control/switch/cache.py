@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.model import Document, SwitchEntry, SwitchScope
     from retrytemplate.control.switch.store.base import SwitchStore
 
-__all__ = ["StateCache", "StateSnapshot", "call_store", "load_snapshot", "suspend_aware_clock"]
-
 LOG = logging.getLogger("retrytemplate.control.switch")
 NO_ENTRIES: Mapping[SwitchScope, SwitchEntry] = MappingProxyType({})
 

@@ -17,15 +17,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.control.switch.model import SwitchScope
 
-__all__ = [
-    "ALL_KEYS",
-    "KEY_SUBJECT",
-    "evaluate_health",
-    "is_canary",
-    "parse_canary",
-    "rollout_position",
-]
-
 LOG = logging.getLogger("retrytemplate.control.switch")
 ALL_KEYS = 100.0
 KEY_SUBJECT = "the key of a check"
@@ -95,10 +86,7 @@ def evaluate_health(healthy: Any, justification: str) -> tuple[bool, str]:
             answer = healthy()
         except Exception as exc:
             LOG.warning(
-                "the health check %r raised an exception; the canary is rolled back and its scope "
-                "is stopped again",
-                healthy,
-                exc_info=True,
+                "the health check %r raised an exception: unhealthy", healthy, exc_info=True
             )
             return False, f"not healthy, {summary(exc)}"
         if is_awaitable(answer):

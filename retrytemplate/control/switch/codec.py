@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from retrytemplate.caches.record_schema import Field
     from retrytemplate.control.switch.store.base import StoredRecord
 
-__all__ = [
-    "decode_document",
-    "decode_record",
-    "encode_document",
-    "encode_record",
-    "is_newer_format",
-    "read_record",
-]
-
 
 FORMAT = 1
 
@@ -73,12 +64,6 @@ def _is_canary(value: Any) -> bool:
 
 SHARE: Field = (_is_share, "a number from 0 to 100")
 CANARY: Field = (_is_canary, "a list of numbers that grow from above 0 to 100")
-KIND: Field = (
-    lambda value: value in (GLOBAL, *NAMED_KINDS),
-    f"one of {', '.join((GLOBAL, *NAMED_KINDS))}",
-)
-EXPIRED: Field = (lambda value: value in WHEN_EXPIRED, f"one of {', '.join(WHEN_EXPIRED)}")
-ACTION: Field = (lambda value: value in ACTIONS, f"one of {', '.join(ACTIONS)}")
 
 DOCUMENT: Mapping[str, Field] = {
     "v": record_schema.FORMAT_NUMBER,
@@ -86,12 +71,12 @@ DOCUMENT: Mapping[str, Field] = {
     "entries": record_schema.LIST,
 }
 SCOPED: Mapping[str, Field] = {
-    "kind": KIND,
+    "kind": record_schema.one_of(GLOBAL, *NAMED_KINDS),
     "name": record_schema.or_null(record_schema.TEXT),
     "reason": record_schema.TEXT,
     "by": record_schema.TEXT,
     "until": record_schema.or_null(record_schema.TIME),
-    "when_expired": EXPIRED,
+    "when_expired": record_schema.one_of(*WHEN_EXPIRED),
 }
 ENTRY: Mapping[str, Field] = {
     **SCOPED,
@@ -104,7 +89,7 @@ ENTRY: Mapping[str, Field] = {
 RECORD: Mapping[str, Field] = {
     "v": record_schema.FORMAT_NUMBER,
     **SCOPED,
-    "action": ACTION,
+    "action": record_schema.one_of(*ACTIONS),
     "at": record_schema.TIME,
     "share": SHARE,
     "override": record_schema.FLAG,

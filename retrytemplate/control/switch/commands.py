@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.validation import (
+    check_flag,
     check_function,
     check_text,
 )
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.control.switch.model import AuditRecord, DeclaredScopes
     from retrytemplate.control.switch.writer import Command, Writer
-
-__all__ = ["SwitchCommands"]
 
 
 class SwitchCommands(ABC):
@@ -118,8 +117,7 @@ class SwitchCommands(ABC):
         scope = self._scopes.resolve(everything, segment, feature, experiment)
         self._reason_policy.check("justification", justification)
         check_text("by", by)
-        if not isinstance(override, bool):
-            raise TypeError(f"override must be True or False, got {override!r}")
+        check_flag("override", override)
         command = partial(
             transitions.resume,
             scope=scope,

@@ -11,8 +11,6 @@ from retrytemplate.control.events import ControlEvent
 if TYPE_CHECKING:
     from retrytemplate.control.switch.model import AuditRecord
 
-__all__ = ["SwitchChanged", "SwitchStoreLost", "SwitchStoreRecovered"]
-
 
 @frozen(kw_only=True)
 class SwitchChanged(ControlEvent):

@@ -11,7 +11,7 @@ from retrytemplate._engine.context import current_context
 from retrytemplate.control._enclosing import run_under_guard, run_under_guard_async
 from retrytemplate.control._strategy import StrategyBase, reject_awaitable, returns_result
 from retrytemplate.control._threads import run_in_thread
-from retrytemplate.control.events import reject
+from retrytemplate.control.events import Listeners, reject
 from retrytemplate.control.switch import transitions
 from retrytemplate.control.switch.canary import KEY_SUBJECT
 from retrytemplate.errors import KillSwitchActiveError
@@ -20,17 +20,12 @@ from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
 
     from retrytemplate._engine.context import RetryContext
     from retrytemplate.clock import Clock
+    from retrytemplate.control._strategy import P, T
     from retrytemplate.control.switch.cache import StateCache, StateSnapshot
     from retrytemplate.control.switch.model import Decision, DeclaredScopes, SwitchScope
-
-    P = ParamSpec("P")
-    T = TypeVar("T")
-
-__all__ = ["ScopeCheck", "SwitchChecks", "SwitchGuard"]
 
 MAX_CACHED_CHECKS = 1024
 
@@ -125,7 +120,7 @@ class SwitchGuard(Guard, StrategyBase):
             return
         retry_after = self._switch._remaining_stop_time(decision)
         reject(
-            self._switch._listeners,
+            self._switch.listeners,
             KillSwitchActiveError(decision.reason, name=self.name, retry_after=retry_after),
         )
 
@@ -174,7 +169,7 @@ class SwitchChecks(ABC):
     _scopes: DeclaredScopes
     _scope_checks: dict[tuple[Any, ...], ScopeCheck]
     _unknown: Decision
-    _listeners: tuple[Any, ...]
+    listeners: Listeners
     _clock: Clock
     _cache: StateCache
 

@@ -8,26 +8,12 @@ from uuid import uuid4
 
 from attrs import define, field, frozen
 
+from retrytemplate._internal.validation import check_flag
 from retrytemplate.errors import SwitchRefusedError, UnknownScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
     from typing import Self
-
-__all__ = [
-    "ACTIONS",
-    "EVERYTHING",
-    "GLOBAL",
-    "NAMED_KINDS",
-    "AuditRecord",
-    "Decision",
-    "DeclaredScopes",
-    "Document",
-    "SwitchEntry",
-    "SwitchScope",
-    "UnreadableRecord",
-    "named_scope",
-]
 
 
 GLOBAL = "global"
@@ -109,8 +95,7 @@ class DeclaredScopes:
         >>> DeclaredScopes(None).resolve(False, "finance", None, None)
         SwitchScope(kind='segment', name='finance')
         """
-        if not isinstance(everything, bool):
-            raise TypeError(f"everything must be True or False, got {everything!r}")
+        check_flag("everything", everything)
         found = [*([EVERYTHING] if everything else []), *_named_scopes(names)]
         if len(found) != 1:
             got = " and ".join(map(str, found)) or "none"

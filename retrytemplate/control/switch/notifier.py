@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.model import AuditRecord
     from retrytemplate.control.switch.store.base import SwitchStore
 
-__all__ = ["CLAIM_LEASE", "AuditNotifier", "LogOnce", "check_notifiers"]
-
 
 LOG = logging.getLogger("retrytemplate.control.switch")
 # Seconds that a process has to notify of its claimed records, before another one may.
@@ -220,9 +218,6 @@ class AuditNotifier:
             changes,
             format_span(self.max_notification_age or 0.0),
         )
-
-
-LOG = logging.getLogger("retrytemplate.control.switch")
 
 
 @define(eq=False)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.control.switch.model import SwitchEntry
 
-__all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "report_lines"]
-
 
 @frozen(kw_only=True)
 class SwitchSnapshot:

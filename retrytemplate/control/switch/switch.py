@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
+from retrytemplate._internal.closing import Closing
 from retrytemplate._internal.validation import (
+    check_choice,
     check_delay,
     check_int,
     check_methods,
@@ -19,7 +21,12 @@ from retrytemplate._internal.validation import (
 from retrytemplate._storage.fork_safety import register
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._poller import BackgroundPoller
-from retrytemplate.control.events import as_listeners, check_listeners, notify_listeners
+from retrytemplate.control.events import (
+    Listeners,
+    Observable,
+    notify_listeners,
+    to_listeners,
+)
 from retrytemplate.control.switch import transitions
 from retrytemplate.control.switch.cache import StateCache, call_store, suspend_aware_clock
 from retrytemplate.control.switch.codec import read_record
@@ -40,7 +47,6 @@ from retrytemplate.errors import SwitchStoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from re import Pattern
-    from typing import Self
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
@@ -51,10 +57,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.store.base import SwitchStore
     from retrytemplate.control.switch.writer import Command
 
-__all__ = ["KillSwitch"]
 
-
-UNKNOWN_VALUES = "stop", "run"
 STORE_METHODS = "load", "commit", "records", "claim_pending_notifications", "mark_notified", "close"
 # Seconds between two rounds of the poller; a check itself reads a state that is too old.
 MIN_POLL_INTERVAL, MAX_POLL_INTERVAL = 0.05, 60.0
@@ -62,7 +65,7 @@ STATE_UNKNOWN = Decision(False, "the state is unknown: the store has not answere
 
 
 @define(eq=False, init=False, repr=False)
-class KillSwitch(SwitchCommands, SwitchChecks):
+class KillSwitch(Observable, Closing, SwitchCommands, SwitchChecks):
     """Stops work at once, for a stated reason, until an operator resumes it step by step.
 
     :param store: the store of the state; None: in memory, for this process alone.
@@ -106,7 +109,7 @@ class KillSwitch(SwitchCommands, SwitchChecks):
     _unknown: Decision
     _reason_policy: ReasonPolicy
     _reminder_interval: float
-    _listeners: tuple[Any, ...]
+    listeners: Listeners
     _notify_listeners: Callable[[Iterable[ControlEvent]], None]
     _clock: Clock
     _cache: StateCache
@@ -139,8 +142,7 @@ class KillSwitch(SwitchCommands, SwitchChecks):
         max_age: float = to_seconds(stale_after)
         check_delay("stale_after", max_age)
         check_text("name", name)
-        if unknown not in UNKNOWN_VALUES:
-            raise ValueError(f"unknown must be one of {', '.join(UNKNOWN_VALUES)}, got {unknown!r}")
+        check_choice("unknown", unknown, "stop", "run")
         check_triggers("triggers", triggers)
         self.name, self._scopes, self._triggers = name, DeclaredScopes(scopes), dict(triggers)
         self._unknown = transitions.ALLOWED if unknown == "run" else STATE_UNKNOWN
@@ -149,10 +151,10 @@ class KillSwitch(SwitchCommands, SwitchChecks):
         check_span("reminder_interval", self._reminder_interval)
         age_limit = None if max_notification_age is None else to_seconds(max_notification_age)
         check_span_or_none("max_notification_age", age_limit)
-        self._listeners, receivers = as_listeners(listeners), as_listeners(notifiers)
-        check_listeners("listeners", self._listeners)
+        self.listeners = to_listeners(listeners)
+        receivers: Any = tuple(notifiers) if hasattr(notifiers, "__iter__") else notifiers
         check_notifiers("notifiers", receivers)
-        self._notify_listeners = partial(notify_listeners, self._listeners)
+        self._notify_listeners = partial(notify_listeners, self.listeners)
         now = suspend_aware_clock(self._clock)
         self._cache = StateCache(self.store, name, max_age, now)
         self._writer = Writer(self._cache, self._clock, self._notify_listeners)
@@ -165,6 +167,7 @@ class KillSwitch(SwitchCommands, SwitchChecks):
         self._poller = BackgroundPoller(self._poll, period, name="retrytemplate-switch")
         self._scope_checks = {}
         register(self)
+        self._track()
 
     def _refresh_if_stale(self) -> None:
         if self.store.shared:
@@ -208,7 +211,7 @@ class KillSwitch(SwitchCommands, SwitchChecks):
         snapshot, now = self._cache.snapshot, self._clock.time()
         if snapshot is None:
             raise SwitchStoreError(
-                f"the store of {self.name!r} has not answered yet: {self._store_error}"
+                f"the store of {self.name!r} has not answered yet: {self._cache.error}"
             )
         lines = report_lines(snapshot.entries.values(), now)
         stale = self._cache.age if self._cache.lost_at is not None else None
@@ -234,12 +237,8 @@ class KillSwitch(SwitchCommands, SwitchChecks):
             version=None if snapshot is None else snapshot.version,
             entries=() if snapshot is None else tuple(snapshot.entries.values()),
             age=self._cache.age,
-            error=self._store_error,
+            error=self._cache.error,
         )
-
-    @property
-    def _store_error(self) -> str | None:
-        return self._cache.error
 
     def close(self) -> None:
         """Stop the poller; the store stays open.
@@ -248,45 +247,35 @@ class KillSwitch(SwitchCommands, SwitchChecks):
         """
         self._poller.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<KillSwitch {self.name!r}: {self.store!r}>"
 
     # Writing.
 
     def _write(self, command: Command) -> tuple[AuditRecord, ...]:
-        if self._listeners:
+        if self.listeners:
             call_store(self._audit_notifier.start_at_newest)
         records = self._writer.write(command)
-        if records:
-            self._after_write()
+        if records:  # the change stays committed if what follows fails
+            self._report_changes()
+            self._run_notifiers()
+            if self._needs_poll():
+                self._poller.ensure_running()
         return records
-
-    def _after_write(self) -> None:
-        """Report a change and notify; the change stays committed if this fails."""
-        self._report_changes()
-        self._run_notifiers()
-        if self.store.shared or self._has_work():
-            self._poller.ensure_running()
 
     # Time.
 
     def _poll(self) -> bool:
         """One poll; return whether another one is needed."""
         self.refresh()
-        return self.store.shared or self._has_work()
+        return self._needs_poll()
 
-    def _has_work(self) -> bool:
+    def _needs_poll(self) -> bool:
         snapshot = self._cache.snapshot
         timed = snapshot is not None and any(
             not each.permanent for each in snapshot.entries.values()
         )
-        return timed or self._audit_notifier.has_pending
+        return self.store.shared or timed or self._audit_notifier.has_pending
 
     def _apply_expiry(self) -> None:
         snapshot = self._cache.snapshot
@@ -298,7 +287,7 @@ class KillSwitch(SwitchCommands, SwitchChecks):
 
     def _report_changes(self) -> None:
         """Notify the listeners of the changes up to the present snapshot, once."""
-        if self._listeners and self._cache.snapshot is not self._reported_snapshot:
+        if self._cache.snapshot is not self._reported_snapshot and self.listeners:
             message = (
                 "recent changes cannot be read from the store; the listeners are notified later"
             )

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
     Entries = Mapping[SwitchScope, SwitchEntry]
 
-__all__ = [
-    "ALLOWED",
-    "Change",
-    "advance",
-    "decide",
-    "expire",
-    "find_canary",
-    "restore_lost",
-    "resume",
-    "stop",
-]
-
 ALLOWED = Decision(True)
 EXPIRY_ACTOR = "automatic: expiry"
 RECOVERY_ACTOR = "automatic: the store had lost it"

@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
-from retrytemplate._internal.validation import checked_by, to_seconds
+from retrytemplate._internal.validation import checked_by, read_seconds, to_seconds
 from retrytemplate.control.switch.model import NAMED_KINDS
 from retrytemplate.control.switch.validation import check_expires_in, check_when_expired
 from retrytemplate.errors import TriggerRefusedError
 
 if TYPE_CHECKING:
     from retrytemplate.control.switch.model import SwitchScope
-
-__all__ = [
-    "DEFAULT_TRIGGERS",
-    "HUMAN",
-    "Automatic",
-    "check_triggers",
-    "find_rule",
-    "trigger_duration",
-]
 
 HUMAN: Final = "human"
 """In a table of triggers: only a human may stop anything for this cause."""
@@ -108,8 +99,7 @@ def trigger_duration(rule: Automatic, cause: str, expires_in: Any) -> float:
     """
     if expires_in is None:
         return rule.expires_in
-    seconds: float = to_seconds(expires_in)
-    check_expires_in("expires_in", seconds)
+    seconds: float = read_seconds("expires_in", expires_in, check_expires_in)
     if seconds > rule.expires_in:
         raise TriggerRefusedError(
             f"{cause!r} stops for {rule.expires_in:g} s at most, got {seconds:g} s"

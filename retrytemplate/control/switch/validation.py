@@ -10,19 +10,13 @@ from attrs import field, frozen
 from retrytemplate._internal.validation import (
     SECONDS,
     check_at_least_one,
-    check_span,
+    check_choice,
+    check_flag,
+    check_number,
     checked_by,
-    to_seconds,
+    read_seconds,
 )
 from retrytemplate.errors import SwitchRefusedError
-
-__all__ = [
-    "WHEN_EXPIRED",
-    "ReasonPolicy",
-    "check_expires_in",
-    "check_when_expired",
-    "resolve_expiry",
-]
 
 
 def _pattern(value: Any) -> re.Pattern[str] | None:
@@ -79,15 +73,13 @@ MAX_EXPIRY = 10 * 366 * 86400.0
 
 def check_expires_in(name: str, value: Any) -> None:
     """Raise unless it is a length that ends within a life."""
-    check_span(name, value)
-    if value > MAX_EXPIRY:
-        raise ValueError(f"{name} must be {SECONDS} of ten years at most, got {value!r}")
+    allowed = f"{SECONDS} > 0, of ten years at most"
+    check_number(name, value, allowed, lambda seconds: 0 < seconds <= MAX_EXPIRY)
 
 
 def check_when_expired(name: str, value: Any) -> None:
     """Raise unless it is one of the two."""
-    if value not in WHEN_EXPIRED:
-        raise ValueError(f"{name} must be one of {', '.join(WHEN_EXPIRED)}, got {value!r}")
+    check_choice(name, value, *WHEN_EXPIRED)
 
 
 def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float | None:
@@ -96,8 +88,7 @@ def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float 
     :param when_expired: what happens then; None: not given.
     :raises SwitchRefusedError: no end is given, or two that exclude each other.
     """
-    if not isinstance(permanent, bool):
-        raise TypeError(f"permanent must be True or False, got {permanent!r}")
+    check_flag("permanent", permanent)
     if when_expired is not None:
         check_when_expired("when_expired", when_expired)
     if (expires_in is None) != permanent:
@@ -113,6 +104,5 @@ def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float 
                 "when_expired='resume', or permanent=True without, got permanent=True with it"
             )
         return None
-    seconds: float = to_seconds(expires_in)
-    check_expires_in("expires_in", seconds)
+    seconds: float = read_seconds("expires_in", expires_in, check_expires_in)
     return seconds

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Command = Callable[[Mapping[SwitchScope, SwitchEntry], float], transitions.Change]
 
-__all__ = ["AUDIT_SCAN", "Writer"]
-
 # How often a change is repeated after a concurrent one.
 MAX_CAS_ATTEMPTS = 100
 AUDIT_SCAN = 100

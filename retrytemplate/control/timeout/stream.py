@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import field, frozen
@@ -20,10 +21,8 @@ from retrytemplate.control.timeout.timeout import Timeout, notify_timed_out
 from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterable, Iterable
     from typing import Literal
-
-__all__ = ["StreamTimeout"]
 
 T = TypeVar("T")
 NEXT, WHOLE = "next item", "stream"
@@ -121,7 +120,7 @@ class _TimedIterator:
             try:
                 raise whole.error(f"the stream took longer than {whole.limit:g} seconds")
             except DeadlineExceededError as error:
-                notify_timed_out(error, limits, operation_of(fn), whole)
+                notify_timed_out(limits, operation_of(fn), whole, whole.elapsed(), error)
                 raise
         return Timeout(
             seconds,
@@ -133,10 +132,7 @@ class _TimedIterator:
         )
 
 
-class _AsyncItems(_TimedIterator):
-    def __aiter__(self) -> _AsyncItems:
-        return self
-
+class _AsyncItems(_TimedIterator, AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         ask = self._items.__anext__
         return await self._timeout(ask).call_async(ask)
@@ -147,11 +143,8 @@ class _AsyncItems(_TimedIterator):
             await close()
 
 
-class _Items(_TimedIterator):
+class _Items(_TimedIterator, Iterator[Any]):
     _on_late_result = "discard"  # a plain iterator that is too slow ends here
-
-    def __iter__(self) -> _Items:
-        return self
 
     def __next__(self) -> Any:
         return self._timeout(next).call(next, self._items)

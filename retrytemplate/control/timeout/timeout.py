@@ -36,12 +36,8 @@ from retrytemplate.errors import DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
 
-    P = ParamSpec("P")
-    T = TypeVar("T")
-
-__all__ = ["TimedOut", "Timeout", "notify_timed_out"]
+    from retrytemplate.control._strategy import P, T
 
 RERAISE: Final = object()
 
@@ -59,6 +55,7 @@ class TimedOut(ControlEvent):
         is no value, because the call was cancelled, not begun, or its value discarded.
     :param error: why there is no value, with a client's own timeout as its cause; None where
         ``abandoned`` is False.
+    :param retries: of templates inside the call; above 0, the retries may have caused the timeout.
     """
 
     operation: str
@@ -67,6 +64,7 @@ class TimedOut(ControlEvent):
     elapsed: float
     abandoned: bool
     error: DeadlineExceededError | None
+    retries: int = 0
 
 
 @frozen(eq=False)
@@ -214,14 +212,14 @@ class Timeout(Observed, StrategyBase):
 
     def _report_overrun(self, operation: str, deadline: Deadline, elapsed: float) -> None:
         log_overrun(f"{self.name}: {operation}", deadline.granted, elapsed)
-        notify_listeners(self.listeners, [_event(self, operation, deadline, elapsed, None)])
+        notify_timed_out(self, operation, deadline, elapsed)
 
     def _notify_timed_out(
         self, operation: str, deadline: Deadline, error: DeadlineExceededError
     ) -> None:
         """Report the error if it is of this limit, not of another one inside."""
         if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
-            notify_timed_out(error, self, operation, deadline)
+            notify_timed_out(self, operation, deadline, deadline.elapsed(), error)
 
     def _has_no_substitute(self, deadline: Deadline) -> bool:
         return self.on_timeout is RERAISE or deadline.is_shortened or not deadline.expired()
@@ -237,22 +235,14 @@ class Timeout(Observed, StrategyBase):
 
 
 def notify_timed_out(
-    error: DeadlineExceededError, limits: Any, operation: str, deadline: Deadline
-) -> None:
-    """Report a call without a value to the listeners of these limits."""
-    notify_listeners(
-        limits.listeners, [_event(limits, operation, deadline, deadline.elapsed(), error)]
-    )
-
-
-def _event(
     limits: Any,
     operation: str,
     deadline: Deadline,
     elapsed: float,
-    error: DeadlineExceededError | None,
-) -> TimedOut:
-    return TimedOut(
+    error: DeadlineExceededError | None = None,
+) -> None:
+    """Report a late call to the listeners of these limits; without an error, it has a value."""
+    event = TimedOut(
         name=limits.name,
         operation=operation,
         kind=deadline.kind if error is None else error.kind,
@@ -260,7 +250,9 @@ def _event(
         elapsed=elapsed,
         abandoned=error is not None,
         error=error,
+        retries=deadline.retries,
     )
+    notify_listeners(limits.listeners, [event])
 
 
 def _operation(fn: Any, *args: Any) -> str:

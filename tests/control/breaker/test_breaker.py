@@ -363,6 +363,7 @@ def test_every_rejection_raises_a_new_exception(make):
 
 
 @pytest.mark.statement("S4-34")
+@pytest.mark.statement("S4-101")
 def test_breakers_of_one_service_do_not_come_back_at_once(clock):
     def waits(seed):
         breaker = CircuitBreaker(
@@ -423,6 +424,7 @@ def test_open_time_grows_with_each_failed_probe_up_to_a_maximum(make, clock):
 
 
 @pytest.mark.statement("S4-32")
+@pytest.mark.statement("S4-101")
 def test_half_open_limits_concurrent_calls(make, clock):
     breaker = half_open(make(half_open_calls=2), clock)
     with breaker.permit(), breaker.permit():

@@ -116,7 +116,10 @@ def test_replay_without_calls_is_empty():
         ((-1e16, 1, "success"), "time must be"),
         ((0, -1, "success"), "duration must be"),
         ((0, float("inf"), "success"), "duration must be"),
-        ((0, 1, "ok"), "outcome must be one of success, failure, ignored, cancelled, got 'ok'"),
+        (
+            (0, 1, "ok"),
+            "outcome must be 'success' or 'failure' or 'ignored' or 'cancelled', got 'ok'",
+        ),
         ((0, 1, []), "outcome must be"),
         ((0, 1), "calls: each must be"),
         ("abc", "calls: each must be"),

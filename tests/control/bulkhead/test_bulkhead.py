@@ -905,6 +905,8 @@ def test_list_of_priorities_is_kept_as_a_tuple():
         (60, {"over": -1}, "over must be"),
         (60, {"over": float("inf")}, "over must be"),
         (60, {"over": "30"}, "over must be"),
+        (60, {"queue": -1}, "queue must be"),
+        (60, {"max_wait": float("inf")}, "max_wait must be"),
     ],
 )
 def test_resize_to_a_wrong_number_is_rejected(limit, given, problem):
@@ -914,10 +916,36 @@ def test_resize_to_a_wrong_number_is_rejected(limit, given, problem):
     assert (bulkhead.limit, bulkhead.snapshot().limit) == (50, 50)
 
 
+def test_resize_of_the_queue_admits_more_waiting_calls():
+    bulkhead = Bulkhead("llm", limit=1, queue=0, max_wait=60)
+    entered = threading.Event()
+    with bulkhead.slot():
+        with pytest.raises(BulkheadFullError, match="0 of 0 wait"):
+            bulkhead.call(int, "17")
+        bulkhead.resize(queue=1)
+        waiting = threading.Thread(target=bulkhead.call, args=[entered.set])
+        waiting.start()
+        until(lambda: bulkhead.snapshot().waiting == 1)
+        bulkhead.resize(queue=0)
+        with pytest.raises(BulkheadFullError, match="1 of 0 wait"):
+            bulkhead.call(int, "17")
+    waiting.join(10)
+    assert entered.is_set()
+    assert (bulkhead.limit, bulkhead.queue) == (1, 0)
+
+
+def test_resize_of_the_longest_wait_applies_to_later_calls():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=60)
+    bulkhead.resize(max_wait=0.0)
+    with bulkhead.slot(), pytest.raises(BulkheadFullError):
+        bulkhead.call(int, "17")
+    assert bulkhead.worst_case(2.0, 2.0, 0.0) == 2.0
+
+
 def test_setting_of_a_bulkhead_cannot_be_assigned():
     bulkhead = Bulkhead("llm", limit=1)
     with pytest.raises(AttributeError, match=r"limit of a Bulkhead .*; use resize\(\)"):
         bulkhead.limit = 2
     with pytest.raises(AttributeError, match="make another Bulkhead"):
-        bulkhead.queue = 2
+        bulkhead.fairness = 2
     assert (bulkhead.limit, bulkhead.queue) == (1, 100)

@@ -77,6 +77,15 @@ def test_process_that_waits_for_exclusive_entry_stops_those_after_it(gates):
     assert [each.snapshot() for each in gates] == [EMPTY, EMPTY]
 
 
+def test_shared_entry_that_outlives_its_exclusive_one_lets_in_shared_ones(gates):
+    here, there = gates
+    with here.exclusive() as outer, here.shared():
+        outer.__exit__(None, None, None)  # the work of the inner entry continues in a thread
+        assert not is_rejected(there, "shared")
+        assert is_rejected(there, "exclusive")
+    assert not is_rejected(there, "exclusive")
+
+
 @loops
 def test_tasks_wait_for_another_process(gates, loop):
     here, there = gates

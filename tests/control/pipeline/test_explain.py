@@ -327,9 +327,17 @@ def test_hedge_of_retries_is_warned_of_with_its_number_of_calls():
 
 
 def test_inner_timeout_only_is_warned_of_with_the_total():
-    several = template(3, FixedBackoff(1.5))
-    assert "to 2 s, but all of them together may take 9 s" in reason(
+    several = template(3, FixedBackoff(1.5)).with_(name="several")
+    assert "to 2 s, but all attempts of RetryTemplate 'several' together may take 9 s" in reason(
         "timeout-inside-only", several, Timeout(2.0)
+    )
+
+
+def test_inner_timeout_of_nested_retries_is_that_of_the_inner_one():
+    inner, outer = (template(3, FixedBackoff(1.5)).with_(name=name) for name in ("inner", "outer"))
+    assert reason("timeout-inside-only", outer, inner, Timeout(2.0)) == (
+        "Timeout 'request' limits each attempt of RetryTemplate 'inner' to 2 s, but all attempts "
+        "of RetryTemplate 'outer' together may take 30 s"
     )
 
 

@@ -11,10 +11,12 @@ from random import Random
 from types import ModuleType
 
 import attrs
+import httpx
 import pytest
 
 from retrytemplate import (
     AttemptTimeout,
+    AttemptTimeoutError,
     DeadlineExceededError,
     ExponentialBackoff,
     Guard,
@@ -130,6 +132,19 @@ def test_late_synchronous_charge_is_made_once(clock):
     assert charges == ["charge"]
 
 
+@pytest.mark.parametrize(("method", "attempts"), [("GET", 4), ("PUT", 4), ("POST", 1)])
+def test_httpx_retries_its_own_limit_where_a_call_may_be_repeated(clock, method, attempts):
+    async def silent(request):
+        await clock.sleep_async(3600.0)
+
+    async def fetch():
+        async with httpx.AsyncClient(transport=httpx.MockTransport(silent)) as client:
+            await client.request(method, "http://shop.test/")
+
+    outcome = run(HTTPX.template(clock=clock).outcome_async(fetch), clock=clock)
+    assert (outcome.attempts, type(outcome.exception)) == (attempts, AttemptTimeoutError)
+
+
 # HTTP statuses.
 
 
@@ -184,8 +199,9 @@ def test_shorter_backoff_does_not_precede_retry_after(clock):
     ],
 )
 def test_with_changes_one_field_and_keeps_the_others(change, value):
-    changed = attrs.asdict(FAST_IO.with_(**{change: value}), recurse=False)
-    usual = attrs.asdict(FAST_IO, recurse=False)
+    names = [each.name for each in attrs.fields(Preset) if each.init]
+    made = FAST_IO.with_(**{change: value})
+    changed, usual = ({name: getattr(each, name) for name in names} for each in (made, FAST_IO))
     assert changed.pop(change) == value
     del usual[change]
     assert changed == usual
@@ -245,7 +261,9 @@ def test_unknown_preset_names_the_similar_one(name, end):
 
 
 def test_settings_of_a_preset_are_its_parameters():
-    assert set(PresetSettings.__annotations__) == {each.name for each in attrs.fields(Preset)}
+    assert set(PresetSettings.__annotations__) == {
+        each.name for each in attrs.fields(Preset) if each.init
+    }
 
 
 def test_preset_is_frozen():

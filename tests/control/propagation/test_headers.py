@@ -10,7 +10,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrytemplate.control.propagation.headers import (
+from retrytemplate.control.propagation.propagation import (
     MOST_MILLISECONDS,
     collect_headers,
     read_attempt,

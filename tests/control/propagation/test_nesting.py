@@ -308,7 +308,7 @@ def test_suppressed_retry_raises_the_failure_without_wait_or_event():
     caught = template(attempts=2).call(lambda: inner.outcome(fails))
     assert (caught.exception, caught.attempts, clock.sleeps) == (failure, 1, [])
     assert not hasattr(failure, "__notes__")
-    assert listener.hooks == ["open", "before_attempt", "on_error", "close"]
+    assert listener.hooks == ["open", "before_attempt", "on_error", "on_end", "close"]
 
 
 def test_inner_recovery_returns_its_value():
@@ -423,7 +423,7 @@ class TestWithALimit(GuardConformance):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"on_nested": "refuse"}, "on_nested must be one of suppress, report, got 'refuse'"),
+        ({"on_nested": "refuse"}, "on_nested must be 'suppress' or 'report', got 'refuse'"),
         ({"retries_by_depth": ()}, "retries_by_depth must be a sequence"),
         ({"retries_by_depth": 3}, "retries_by_depth must be a sequence"),
         ({"retries_by_depth": (0, -1)}, "retries_by_depth: each but None must be an int >= 0"),

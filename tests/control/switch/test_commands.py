@@ -348,9 +348,11 @@ def test_unhealthy_step_is_rolled_back_to_zero(canary, healthy):
         canary.advance(segment="billing", **WELL)
 
 
-def test_error_of_a_health_check_is_in_the_audit(canary):
+def test_error_of_a_health_check_is_logged_and_in_the_audit(canary, caplog):
     canary.advance(segment="billing", healthy=lambda: 1 / 0, **WELL)
     assert "ZeroDivisionError: division by zero" in canary.audit()[0].reason
+    assert caplog.messages[0].endswith("raised an exception: unhealthy")
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_interrupt_in_a_health_check_changes_nothing(canary):

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from retrytemplate import SQLRetryContextCache
 from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
-from retrytemplate.control.switch.store import lua
+from retrytemplate.control.switch.store.redis import CLAIM, COMMIT, MARK_NOTIFIED
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
 from tests.control.switch.shared import stopped
@@ -57,7 +57,7 @@ def distant(served, proxy):
 # What is in the requests that write.
 WRITES = {
     "postgresql": [b"UPDATE", b"INSERT", b"COMMIT\0"],
-    "valkey": [lua.COMMIT.sha.encode()],
+    "valkey": [COMMIT.sha.encode()],
 }
 
 
@@ -113,14 +113,14 @@ def test_second_lost_response_is_an_error(served, distant, proxy):
 
 
 def test_claim_with_a_lost_response_belongs_to_its_worker(served, distant, proxy):
-    word = lua.CLAIM.sha.encode() if served.kind == "valkey" else b"UPDATE"
+    word = CLAIM.sha.encode() if served.kind == "valkey" else b"UPDATE"
     proxy.cut("after", word)
     assert texts(distant.claim_pending_notifications("one", LEASE, 10)) == ["a"]
 
 
 def test_notified_record_with_a_lost_response_stays_notified(served, distant, proxy):
     distant.claim_pending_notifications("one", LEASE, 10)
-    proxy.cut("after", lua.MARK_NOTIFIED.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
+    proxy.cut("after", MARK_NOTIFIED.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
     distant.mark_notified([1], "one")
     assert [each.notified for each in distant.records()] == [True]
 

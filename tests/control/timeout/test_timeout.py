@@ -21,6 +21,7 @@ from retrytemplate import (
 from retrytemplate.control import (
     CircuitBreaker,
     ControlListener,
+    NestedRetries,
     Pipeline,
     Strategy,
     TimedOut,
@@ -505,10 +506,10 @@ def test_log_and_event_name_the_operation_and_the_limit(clock, caplog):
         run(wait, clock=clock)
     assert len(caplog.records) == 2
     for number, attempt in enumerate(caplog.records, start=1):
-        assert (attempt.template, attempt.attempt, attempt.exception_message) == (
+        assert (attempt.template, attempt.attempt, attempt.error_message) == (
             *("charge", number, "the attempt took longer than 1.5 seconds"),
         )
-        assert attempt.exception_type.endswith("AttemptTimeoutError")
+        assert attempt.error_type.endswith("AttemptTimeoutError")
     (event,) = listener.events
     assert (event.name, event.kind, event.limit, event.elapsed) == ("shop", "checkout", 3.25, 3.25)
     assert (event.operation, event.abandoned) == (
@@ -743,3 +744,50 @@ def test_on_timeout_must_not_be_asynchronous():
         Deadline(1.0, kind=17)
     with pytest.raises((TypeError, ValueError), match="minimum must be"):
         Deadline(1.0).ensure(minimum=-1)
+
+
+def timed_out(clock, fn, seconds=10.0, layers=()):
+    """The retries in the event of a call that exceeds its limit."""
+    kept = []
+
+    class Keeps(ControlListener):
+        def on_event(self, event):
+            kept.append(event.retries)
+
+    limit = Timeout(seconds, clock=clock, listeners=[Keeps()], on_late_result="discard")
+    with suppress(Exception):
+        limit.call(fn)
+    return kept
+
+
+@pytest.mark.parametrize("attempt_timeout", [None, 5.0])
+def test_event_has_the_number_of_retries_inside_the_limit(attempt_timeout):
+    clock = VirtualClock()
+    template = RetryTemplate(SimpleRetryPolicy(9), clock=clock, attempt_timeout=attempt_timeout)
+
+    def slow():
+        clock.advance(4.0)
+        raise OSError("down")
+
+    assert timed_out(clock, lambda: template.call(slow)) == [2]
+
+
+def test_event_of_a_timeout_without_a_retry_has_none():
+    clock = VirtualClock()
+    template = RetryTemplate(SimpleRetryPolicy(9), clock=clock)
+    assert timed_out(clock, lambda: template.call(clock.advance, 11.0)) == [0]
+
+
+def test_retries_count_in_every_limit_around_them():
+    clock = VirtualClock()
+    guard = RetryTemplate(SimpleRetryPolicy(9), clock=clock, guards=[NestedRetries()])
+
+    def slow():
+        clock.advance(4.0)
+        raise OSError("down")
+
+    def inner():
+        with Deadline(60.0, clock=clock):
+            guard.call(slow)
+
+    assert timed_out(clock, inner) == [2]

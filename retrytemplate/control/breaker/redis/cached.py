@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 from retrytemplate.control.breaker.redis.strict import StrictRedisBackend
 from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, code_of
+from retrytemplate.control.breaker.window import Counter
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
@@ -16,30 +18,22 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker.redis.record import CircuitRecord
     from retrytemplate.control.breaker.state_machine import State, Verdict
 
-__all__ = ["CachedRedisBackend"]
 
-
-class _SuccessCounter:
+@define
+class _SuccessCounter(Counter):
     """Counts the successes of a closed circuit, while its record is not stale.
 
     It is to a wrapped function what the window of a circuit of one process is.
     """
 
-    __slots__ = ("_reads", "_taken", "fast_path_until", "fast_successes", "fresh", "generation")
-
-    def __init__(self, record: CircuitRecord) -> None:
-        self.generation = record
-        self.fresh = -inf
-        self.fast_path_until = inf
-        self.fast_successes = count()
-        self._reads = self._taken = 0
+    generation: Any  # the record
+    fresh: float = field(default=-inf, init=False)
+    _taken: int = field(default=0, init=False)
 
     def take_successes(self) -> int:
         """The number of successes since the last call of this method."""
-        total = next(self.fast_successes) - self._reads
-        self._reads += 1
-        new, self._taken = total - self._taken, total
-        return new
+        before, self._taken = self._taken, self.total
+        return self._taken - before
 
 
 class CachedRedisBackend(StrictRedisBackend):

@@ -25,8 +25,6 @@ from __future__ import annotations
 
 from retrytemplate._storage.redis_script import Script
 
-__all__ = ["CALL", "FORMAT", "INSPECT", "MOVE"]
-
 FORMAT = "1"
 TAKEN_OVER = 60
 """Seconds of silence after which who has other rules may take a circuit over."""

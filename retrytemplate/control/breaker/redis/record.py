@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, frozen
+from attrs import define, field, frozen
+from attrs.validators import ge, in_
 
 from retrytemplate.control.breaker.backend import GAUGES
 from retrytemplate.control.breaker.state_machine import (
@@ -18,22 +19,26 @@ from retrytemplate.errors import CircuitStoreError
 if TYPE_CHECKING:
     from retrytemplate.control.breaker.state_machine import CircuitConfig, State
 
-__all__ = [
-    "FORCED_STATES",
-    "CircuitRecord",
-    "decode_record",
-    "encode_note",
-    "to_state_machine",
-]
-
 FORCED_STATES = ("forced_open", "disabled", "metrics_only")
 FIELDS = 16
 MICROSECONDS = 1_000_000
 
 
-@frozen(kw_only=True)
+def _seconds(text: str) -> float:
+    return int(text) / MICROSECONDS
+
+
+def _seconds_or_none(text: str) -> float | None:
+    return _seconds(text) if text else None
+
+
+def _flag(text: str) -> bool:
+    return int(text) == 1
+
+
+@frozen
 class CircuitRecord:
-    """A circuit as the store had it at a moment.
+    """A circuit as the store had it at a moment; its fields are the texts of a reply, in order.
 
     :param now: that moment; ``since`` and *until*: when the state began, and when it ends; all on
         the store's clock, in seconds.
@@ -44,21 +49,21 @@ class CircuitRecord:
     :param by: who put it into the state, where calls or time did not, and why.
     """
 
-    now: float
+    now: float = field(converter=_seconds)
     created: str
-    generation: int
-    state: State
-    since: float
-    until: float | None
-    opened: int
-    successes: int
-    calls: int
-    failures: int
-    slow: int
-    probes: int
-    granted: bool
-    late: bool
-    expired: int
+    generation: int = field(converter=int)
+    state: State = field(validator=in_(GAUGES))
+    since: float = field(converter=_seconds)
+    until: float | None = field(converter=_seconds_or_none)
+    opened: int = field(converter=int, validator=ge(0))
+    successes: int = field(converter=int)
+    calls: int = field(converter=int)
+    failures: int = field(converter=int)
+    slow: int = field(converter=int)
+    probes: int = field(converter=int)
+    granted: bool = field(converter=_flag)
+    late: bool = field(converter=_flag)
+    expired: int = field(converter=int)
     by: str | None
     reason: str | None
 
@@ -104,15 +109,12 @@ class _StoredCounts:
     fast_path_until: float = -inf
 
 
-def to_state_machine(
-    rules: CircuitConfig, record: CircuitRecord, jitter_factor: float
-) -> CircuitStateMachine:
+def to_state_machine(rules: CircuitConfig, record: CircuitRecord) -> CircuitStateMachine:
     """The state machine of a record, to apply the rules to."""
     circuit = CircuitStateMachine(
         rules,
-        jitter_factor,
-        record.state,
-        record.generation,
+        state=record.state,
+        generation=record.generation,
         until=inf if record.until is None else record.until,
         consecutive_opens=record.opened,
         successes=record.successes,
@@ -131,31 +133,9 @@ def decode_record(name: str, reply: Any) -> CircuitRecord:
     :raises CircuitStoreError: the reply is not a circuit.
     """
     try:
-        *numbers, note = reply.decode().split("\n", FIELDS - 1)
-        now, created, generation, state, since, until, *counts = numbers
-        opened, successes, calls, failures, slow, probes, granted, late, expired = map(int, counts)
-        if state not in GAUGES or opened < 0:
-            raise ValueError(state, opened)
-        by, reason = _decode_note(note)
-        return CircuitRecord(
-            now=int(now) / MICROSECONDS,
-            created=created,
-            generation=int(generation),
-            state=state,
-            since=int(since) / MICROSECONDS,
-            until=int(until) / MICROSECONDS if until else None,
-            opened=opened,
-            successes=successes,
-            calls=calls,
-            failures=failures,
-            slow=slow,
-            probes=probes,
-            granted=granted == 1,
-            late=late == 1,
-            expired=expired,
-            by=by,
-            reason=reason,
-        )
+        *texts, note = reply.decode().split("\n", FIELDS - 1)
+        fields: list[Any] = [*texts, *_decode_note(note)]
+        return CircuitRecord(*fields)
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise CircuitStoreError(
             f"the record of the circuit {name!r} is not a circuit, or has another version"

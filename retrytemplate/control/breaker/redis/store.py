@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import astuple, frozen
 
-from retrytemplate._internal.validation import check_seconds, check_wait
+from retrytemplate._internal.validation import check_choice, check_seconds, check_wait
 from retrytemplate._storage.column_keys import KEY_PREFIXES, from_column_key, to_column_key
 from retrytemplate._storage.operation_runner import perform, translate_errors
 from retrytemplate._storage.redis_connection import Connections
 from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
 from retrytemplate._storage.store_role import StoreRole
-from retrytemplate.backends.redis.operations import AT_ONCE, END, ESCAPED, MOST, SPECIAL
+from retrytemplate.backends.redis.operations import MOST, scan
 from retrytemplate.control.breaker.redis import lua
 from retrytemplate.control.breaker.redis.record import decode_record, encode_note
 from retrytemplate.control.breaker.window import STEPS, Calls, Seconds
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from redis import Redis
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from retrytemplate._storage.redis_script import Script
     from retrytemplate.control.breaker.redis.record import CircuitRecord
     from retrytemplate.control.breaker.state_machine import CircuitConfig, State
-
-__all__ = ["CircuitKey", "RedisCircuitStore", "TransitionCommand"]
 
 Mode = Literal["strict", "cached"]
 OnStoreError = Literal["local", "raise"]
@@ -124,13 +122,13 @@ class RedisCircuitStore:
         timeout: Duration = 1.0,
         on_store_error: OnStoreError = "local",
     ) -> None:
-        self.mode: Mode = _one_of("mode", mode, get_args(Mode))
+        check_choice("mode", mode, *get_args(Mode))
+        check_choice("on_store_error", on_store_error, *get_args(OnStoreError))
+        self.mode: Mode = mode
         self.stale_after: float = check_seconds("stale_after", stale_after)
         self.prefix: str = KEY_PREFIXES.checked(prefix)
         self.timeout: float = check_wait("timeout", timeout)
-        self.on_store_error: OnStoreError = _one_of(
-            "on_store_error", on_store_error, get_args(OnStoreError)
-        )
+        self.on_store_error: OnStoreError = on_store_error
         self._opening = f"{prefix}:circuit:{{"
         self._connections = Connections(url, self.timeout, OWNER)
 
@@ -145,18 +143,13 @@ class RedisCircuitStore:
 
     def names(self) -> list[str]:
         """The names of all stored circuits, in order."""
-        found, cursor = set[bytes](), END
-        pattern = f"{SPECIAL.sub(ESCAPED, self._opening)}*}}"
-        while True:
-            with translate_errors(CircuitStoreError):
-                cursor, page = perform(scan(cursor, pattern), self._connections.ask)
-            found.update(page)
-            if cursor == END:
-                return sorted(self._name(key) for key in found if _is_text(key))
+        with translate_errors(CircuitStoreError):
+            found = perform(scan(self._opening, "*}", "hash"), self._connections.ask)
+        return sorted(self._name(key) for key in found if _is_text(key))
 
     def fetch(self, name: str) -> CircuitRecord | None:
         """The record of a circuit, whatever its rules; None: there is no such circuit."""
-        reply = self._run(False, lua.INSPECT, name, self._keys(name), ())
+        reply = self._run(False, lua.INSPECT, CircuitKey(name, self._keys(name), ""))
         return None if reply is None else self._decode_reply(name, reply)
 
     # -- commands of a breaker -------------------------------------------------------------------
@@ -191,32 +184,20 @@ class RedisCircuitStore:
         :param again: whether the command may be repeated if its reply is lost.
         """
         pairs = [each for pair in counted for each in pair]
-        rest = (wanted, epoch, returned, int(good), *pairs)
-        return self._run_on_circuit(again, lua.CALL, key, rest)
+        reply = self._run(again, lua.CALL, key, wanted, epoch, returned, int(good), *pairs)
+        return self._decode_reply(key.name, reply)
 
     def move(
         self, key: CircuitKey, move: TransitionCommand, *, epoch: str = "*", wanted: str = ""
     ) -> CircuitRecord:
         """Change the state if the circuit is still in this epoch; ``"*"``: in any epoch."""
-        rest = (wanted, epoch, *move.arguments(by_hand=epoch == "*"))
-        return self._run_on_circuit(True, lua.MOVE, key, rest)
+        arguments = move.arguments(by_hand=epoch == "*")
+        reply = self._run(True, lua.MOVE, key, wanted, epoch, *arguments)
+        return self._decode_reply(key.name, reply)
 
-    def _run_on_circuit(
-        self, again: bool, script: Script, key: CircuitKey, rest: Sequence[Any]
-    ) -> CircuitRecord:
-        arguments = (key.argument, *rest)
-        return self._decode_reply(key.name, self._run(again, script, key.name, key.keys, arguments))
-
-    def _run(
-        self,
-        again: bool,
-        script: Script,
-        name: str,
-        keys: tuple[bytes, ...],
-        arguments: Sequence[Any],
-    ) -> Any:
+    def _run(self, again: bool, script: Script, key: CircuitKey, *rest: Any) -> Any:
         with translate_errors(CircuitStoreError):
-            return perform(call(again, script, name, keys, arguments), self._connections.ask)
+            return perform(call(again, script, key, *rest), self._connections.ask)
 
     def _decode_reply(self, name: str, reply: Any) -> CircuitRecord:
         why = REPLY_ERRORS.get(reply.decode(errors="replace")) if isinstance(reply, bytes) else None
@@ -230,12 +211,6 @@ class RedisCircuitStore:
     def _keys(self, name: str) -> tuple[bytes, ...]:
         circuit = f"{self._opening}{to_column_key(name)}}}"
         return circuit.encode(), f"{circuit}:window".encode(), f"{circuit}:permits".encode()
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-    return value
 
 
 def _is_text(key: bytes) -> bool:
@@ -256,17 +231,8 @@ def _window(rules: CircuitConfig) -> tuple[str, int]:
     return "consecutive", window.number
 
 
-def call(
-    again: bool, script: Script, name: str, keys: tuple[bytes, ...], arguments: Sequence[Any]
-) -> Operation[Any]:
+def call(again: bool, script: Script, key: CircuitKey, *rest: Any) -> Operation[Any]:
     """Run a script about a circuit; its name is in the messages."""
     send = send_idempotent if again else send_once
-    return (yield from eval_script(send, script, name, len(keys), *keys, *arguments))
-
-
-def scan(cursor: str, pattern: str) -> Operation[tuple[str, list[bytes]]]:
-    """Some of the keys, and the cursor of the rest."""
-    following, keys = yield from send_idempotent(
-        None, ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", "hash")
-    )
-    return following.decode(), keys
+    arguments = len(key.keys), *key.keys, key.argument, *rest
+    return (yield from eval_script(send, script, key.name, *arguments))

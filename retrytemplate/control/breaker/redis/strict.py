@@ -8,6 +8,8 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from attrs import define
+
 from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate._storage.fork_safety import register
 from retrytemplate.control._poller import BackgroundPoller
@@ -24,8 +26,9 @@ from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
-    from retrytemplate.control.breaker.backend import Admission, CircuitSnapshot, FastPath
+    from retrytemplate.control.breaker.backend import Admission, CircuitSnapshot
     from retrytemplate.control.breaker.redis.record import CircuitRecord
     from retrytemplate.control.breaker.redis.store import CircuitKey, RedisCircuitStore
     from retrytemplate.control.breaker.state_machine import (
@@ -36,12 +39,11 @@ if TYPE_CHECKING:
     )
     from retrytemplate.control.breaker.window import Counter
 
-__all__ = ["StrictRedisBackend"]
-
 LOG = logging.getLogger("retrytemplate.control")
 REPORT_BATCH = 1000  # failures and slow calls in one report
 
 
+@define(eq=False, repr=False, slots=False)
 class StrictRedisBackend:
     """The strict one: the store is queried before each call.
 
@@ -54,24 +56,17 @@ class StrictRedisBackend:
 
     does_io = True
 
-    def __init__(
-        self,
-        store: RedisCircuitStore,
-        key: CircuitKey,
-        rules: CircuitConfig,
-        jitter: Callable[[float | None], float],
-        monotonic: Any,
-        notify: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._key = key
-        self._name = key.name
-        self._rules = rules
-        self._jitter = jitter
-        self._monotonic = monotonic
-        self._notify = notify
+    _store: RedisCircuitStore
+    _key: CircuitKey
+    _rules: CircuitConfig
+    _jitter: Callable[[float | None], float]
+    _monotonic: Any
+    _notify: Callable[[], None]
+
+    def __attrs_post_init__(self) -> None:
+        self._name = self._key.name
         self._poller = BackgroundPoller(
-            self.poll, store.stale_after / 2, name="retrytemplate-circuit"
+            self.poll, self._store.stale_after / 2, name="retrytemplate-circuit"
         )
         self._begin()
         register(self)
@@ -99,7 +94,7 @@ class StrictRedisBackend:
         return None
 
     @property
-    def fast_path(self) -> FastPath:
+    def fast_path(self) -> Self:
         """Itself: a field would be a cycle."""
         return self
 
@@ -141,7 +136,7 @@ class StrictRedisBackend:
     def _advance(self, record: CircuitRecord, wanted: str = "") -> CircuitRecord:
         """The record after the transitions due by time or by reports of other processes."""
         while record.remaining == 0.0 or (record.state == "closed" and not record.allows_fast_path):
-            circuit = to_state_machine(self._rules, record, 1.0)
+            circuit = to_state_machine(self._rules, record)
             circuit.expire(record.now)
             if not circuit.changes:
                 self._evaluate(circuit, "success", False, record)
@@ -225,7 +220,7 @@ class StrictRedisBackend:
 
     def _apply_thresholds(self, record: CircuitRecord, verdict: Verdict, slow: bool) -> None:
         """Apply the transition that follows from the counted calls."""
-        circuit = to_state_machine(self._rules, record, 1.0)
+        circuit = to_state_machine(self._rules, record)
         self._evaluate(circuit, verdict, slow, record)
         if circuit.changes:
             self._move(record, circuit, "")
@@ -276,16 +271,21 @@ class StrictRedisBackend:
             raise
 
     def _call_store(self, **request: Any) -> CircuitRecord:
+        return self._send(self._store.call, **request)
+
+    def _send(
+        self, command: Callable[..., CircuitRecord], *args: Any, **request: Any
+    ) -> CircuitRecord:
+        """Send a command to the store, and apply the record that it returns."""
         knew, requested = self._record, self._monotonic.now()
-        return self._apply_record(self._store.call(self._key, **request), knew, requested)
+        record = command(self._key, *args, **request)
+        self._monitor.post(self._store_record, record, knew, requested, self._monotonic.now())
+        return record
 
     def _move(
         self, record: CircuitRecord, circuit: CircuitStateMachine, wanted: str
     ) -> CircuitRecord:
-        knew, requested = self._record, self._monotonic.now()
-        length = None
-        if circuit.state == "open":
-            length = circuit.until - record.now
+        length = circuit.until - record.now if circuit.state == "open" else None
         move = TransitionCommand(
             circuit.state,
             length,
@@ -295,19 +295,12 @@ class StrictRedisBackend:
             by=None,
             reason=None,
         )
-        moved = self._store.move(self._key, move, epoch=record.epoch, wanted=wanted)
-        return self._apply_record(moved, knew, requested)
-
-    def _apply_record(
-        self, record: CircuitRecord, knew: CircuitRecord | None, requested: float
-    ) -> CircuitRecord:
-        """Apply a record that was requested at that moment, when *knew* was the known record."""
-        self._monitor.post(self._store_record, record, knew, requested, self._monotonic.now())
-        return record
+        return self._send(self._store.move, move, epoch=record.epoch, wanted=wanted)
 
     def _store_record(
         self, record: CircuitRecord, knew: CircuitRecord | None, requested: float, now: float
     ) -> None:
+        """Apply a record that was requested at that moment, when *knew* was the known record."""
         state = (
             self._state
             if self._unavailable_since is None
@@ -423,7 +416,7 @@ class StrictRedisBackend:
 
     def _snapshot(self, name: str) -> CircuitSnapshot:
         record = self._advance(self._flush_and_fetch())
-        circuit = to_state_machine(self._rules, record, 1.0)
+        circuit = to_state_machine(self._rules, record)
         self._copy_totals(circuit)
         return circuit_snapshot(name, circuit, record.now, record.calls)
 
@@ -437,11 +430,10 @@ class StrictRedisBackend:
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
         """Force a state in all processes."""
-        knew, requested = self._record, self._monotonic.now()
         move = TransitionCommand(
             state, seconds, 0, limited=False, clears=True, by=by, reason=reason
         )
-        self._apply_record(self._store.move(self._key, move), knew, requested)
+        self._send(self._store.move, move)
 
     def close(self) -> None:
         """Stop the poller, and send the unreported results."""

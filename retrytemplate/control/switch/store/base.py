@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = [
-    "KILL_SWITCH",
-    "DurableSwitchStore",
-    "MemorySwitchStore",
-    "StoreOperations",
-    "StoredRecord",
-    "SwitchStore",
-    "to_stored_record",
-    "unreadable_error",
-]
-
 
 # The most changes that are kept in the memory of a process.
 MAX_RECORDS = 10_000

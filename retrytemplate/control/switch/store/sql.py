@@ -9,7 +9,6 @@ from retrytemplate._storage.operation_runner import retry_once_if_answer_lost, t
 from retrytemplate._storage.sql_connection import Database
 from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
 from retrytemplate._storage.sql_schema import Schema, Tables
-from retrytemplate.control.switch.store import sql
 from retrytemplate.control.switch.store.base import (
     KILL_SWITCH,
     DurableSwitchStore,
@@ -26,18 +25,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.control.switch.store.base import StoredRecord
-
-__all__ = [
-    "APPEND",
-    "CHANGE",
-    "CLAIM",
-    "LOAD",
-    "MARK_NOTIFIED",
-    "OF_VERSION",
-    "RECORDS",
-    "TABLES",
-    "SQLSwitchStore",
-]
 
 
 T = TypeVar("T")
@@ -92,7 +79,7 @@ class _SQLOperations:
     """The steps of a store on the tables of one prefix."""
 
     def __init__(self, dialect: str, prefix: str) -> None:
-        tables = Tables(dialect, prefix, sql.TABLES)
+        tables = Tables(dialect, prefix, TABLES)
         self._order = tables.order
         self.prepare, self._found = tables.prepare, tables.found
 
@@ -101,7 +88,7 @@ class _SQLOperations:
 
     def load(self, known: int | None) -> Operation[tuple[int, str] | None]:
         yield from self.prepare()
-        rows = yield from retry_once_if_answer_lost(self._order(sql.LOAD, known=known))
+        rows = yield from retry_once_if_answer_lost(self._order(LOAD, known=known))
         version, document = rows[0] if rows else (None, None)
         if not isinstance(version, int) or not isinstance(document, str):
             raise unreadable_error("the state")
@@ -112,11 +99,11 @@ class _SQLOperations:
     ) -> Operation[bool]:
         """In one transaction: the lock on the row is held until the records are there."""
         version = expected + 1
-        changed = self._order(sql.CHANGE, expected=expected, version=version, document=document)
+        changed = self._order(CHANGE, expected=expected, version=version, document=document)
         if not (yield changed):
             return again and (yield from self._was_committed(version, document, records))
         for record in records:
-            yield self._order(sql.APPEND, version=version, record=record)
+            yield self._order(APPEND, version=version, record=record)
         return True
 
     def _was_committed(
@@ -124,15 +111,15 @@ class _SQLOperations:
     ) -> Operation[bool]:
         """Whether these records belong to the committed version."""
         if not records:
-            rows = yield self._order(sql.LOAD, known=None)
+            rows = yield self._order(LOAD, known=None)
             return [tuple(row) for row in rows] == [(version, document)]
-        rows = yield self._order(sql.OF_VERSION, version=version)
+        rows = yield self._order(OF_VERSION, version=version)
         return [row[0] for row in rows] == list(records)
 
     def records(self, before: int | None, limit: int) -> Operation[list[StoredRecord]]:
         yield from self.prepare()
         rows = yield from retry_once_if_answer_lost(
-            self._order(sql.RECORDS, before=before, limit=limit)
+            self._order(RECORDS, before=before, limit=limit)
         )
         return [to_stored_record(*row) for row in rows]
 
@@ -140,14 +127,14 @@ class _SQLOperations:
         self, worker: str, lease: float, limit: int
     ) -> Operation[list[StoredRecord]]:
         yield from self.prepare()
-        order = self._order(sql.CLAIM, worker=worker, lease=lease, limit=limit)
+        order = self._order(CLAIM, worker=worker, lease=lease, limit=limit)
         # The second time they are this worker's already.
         rows = yield from retry_once_if_answer_lost(order)
         return sorted((to_stored_record(*row) for row in rows), key=lambda record: record.number)
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> Operation[None]:
         for number in numbers:
-            yield self._order(sql.MARK_NOTIFIED, number=number, worker=worker)
+            yield self._order(MARK_NOTIFIED, number=number, worker=worker)
 
 
 VERSION = 1

@@ -63,9 +63,11 @@ def test_open_circuit_needs_no_round_trip(sharing, counted):
 
 
 def test_failures_of_all_open_it_for_all(sharing, cached):
-    first, second = cached(), cached(stale_after=0.05)
+    rules = {"window": Calls(4), "minimum_calls": 4}
+    first, second = cached(**rules), cached(stale_after=0.05, **rules)
     call(first, failing, failing)
     call(second, fine)
+    wait_until(lambda: sharing.fields().get("total") == "3")  # the last report opens the circuit
     call(first, failing)
     wait_until(lambda: sharing.fields()["state"] == "open")  # more successes would lower the rate
     wait_until(lambda: type(second.outcome(fine).exception) is CircuitOpenError)

@@ -11,7 +11,7 @@ from retrytemplate.control import Calls, Consecutive, Seconds
 from tests.control.breaker.redis.shared import failing, fine
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "control" / "circuit-breaker.md"
-NEEDED = re.compile(r"A user needs `~retry:circuit:\* ([^`]+)`")
+NEEDED = re.compile(r"`~retry:circuit:\* ([^`]+)`")
 
 
 @pytest.fixture
