@@ -12,13 +12,14 @@ __getattr__, __dir__, __all__ = lazy_attributes(
             "TaskLimitError"
         ),
         "retrytemplate.workers.events": (
-            "MessageCrashAttributed MessageEvent MessageExclusive MessageExclusiveTimedOut "
-            "MessageSettled MessageSuspected QueueAckFailed QueueEvent QueuePaused "
-            "QueueReceiveFailed TaskCancelled TaskCleanupFailed TaskEvent TaskFailed TaskStarted "
-            "TaskStuck WorkerStopped WorkerStopping"
+            "JobReplayed MessageCrashAttributed MessageEvent MessageExclusive "
+            "MessageExclusiveTimedOut MessageSettled MessageSuspected QueueAckFailed QueueEvent "
+            "QueuePaused QueueReceiveFailed TaskCancelled TaskCleanupFailed TaskEvent TaskFailed "
+            "TaskStarted TaskStuck WorkerStopped WorkerStopping"
         ),
         "retrytemplate.workers.job_queue": "Job JobQueue JobReplay",
         "retrytemplate.workers.message": "Acknowledge DeadLetter Message Reject Release Retry",
+        "retrytemplate.workers.presets": "BATCH CLEANUP MUTATION USER_READ WORKER",
         "retrytemplate.workers.runtime.runtime": "WorkerRuntime",
         "retrytemplate.workers.runtime.shutdown": "Cleanup Shutdown ShutdownReport",
         "retrytemplate.workers.runtime.snapshot": "LastFailure RuntimeSnapshot",

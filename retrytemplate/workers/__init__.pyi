@@ -7,6 +7,7 @@ from retrytemplate.workers.errors import SourceUnavailableError as SourceUnavail
 from retrytemplate.workers.errors import SupervisorStoppedError as SupervisorStoppedError
 from retrytemplate.workers.errors import TaskInProgressError as TaskInProgressError
 from retrytemplate.workers.errors import TaskLimitError as TaskLimitError
+from retrytemplate.workers.events import JobReplayed as JobReplayed
 from retrytemplate.workers.events import MessageCrashAttributed as MessageCrashAttributed
 from retrytemplate.workers.events import MessageEvent as MessageEvent
 from retrytemplate.workers.events import MessageExclusive as MessageExclusive
@@ -34,6 +35,11 @@ from retrytemplate.workers.message import Message as Message
 from retrytemplate.workers.message import Reject as Reject
 from retrytemplate.workers.message import Release as Release
 from retrytemplate.workers.message import Retry as Retry
+from retrytemplate.workers.presets import BATCH as BATCH
+from retrytemplate.workers.presets import CLEANUP as CLEANUP
+from retrytemplate.workers.presets import MUTATION as MUTATION
+from retrytemplate.workers.presets import USER_READ as USER_READ
+from retrytemplate.workers.presets import WORKER as WORKER
 from retrytemplate.workers.runtime.runtime import WorkerRuntime as WorkerRuntime
 from retrytemplate.workers.runtime.shutdown import Cleanup as Cleanup
 from retrytemplate.workers.runtime.shutdown import Shutdown as Shutdown

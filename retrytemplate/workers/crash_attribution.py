@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.history import StopReason
 
-__all__ = ["RedeliveryPolicy", "RetryRequested", "Verdict"]
-
 # "listed": an exception in retry_on; "rejected": in not_on, or a Reject; else "unlisted".
 Verdict = Literal["listed", "rejected", "unlisted"]
 
@@ -54,9 +52,7 @@ def _check_types(name: str, value: Any) -> None:
     check_retryable(name, value)
 
 
-def _check_on_unlisted(name: str, value: Any) -> None:
-    if value not in ("retry", "reject"):
-        raise ValueError(f"{name} must be 'retry' or 'reject', got {value!r}")
+AT_LEAST_ONE = validation.checked_by(validation.check_at_least_one)
 
 
 @frozen(eq=False, repr=False)
@@ -88,11 +84,7 @@ class RedeliveryPolicy(StatefulRetryPolicy):
     False
     """
 
-    _max_attempts: int = field(
-        default=5,
-        alias="max_attempts",
-        validator=validation.checked_by(validation.check_at_least_one),
-    )
+    _max_attempts: int = field(default=5, alias="max_attempts", validator=AT_LEAST_ONE)
     retry_on: Any = field(
         default=TRANSIENT_ERRORS,
         converter=types_or_predicate,
@@ -106,11 +98,11 @@ class RedeliveryPolicy(StatefulRetryPolicy):
         kw_only=True,
     )
     on_unlisted: Literal["retry", "reject"] = field(
-        default="retry", validator=validation.checked_by(_check_on_unlisted), kw_only=True
+        default="retry",
+        validator=validation.checked_by(validation.check_choice, "retry", "reject"),
+        kw_only=True,
     )
-    max_crashes: int = field(
-        default=2, validator=validation.checked_by(validation.check_at_least_one), kw_only=True
-    )
+    max_crashes: int = field(default=2, validator=AT_LEAST_ONE, kw_only=True)
     policy: RetryPolicy | None = field(
         default=None,
         validator=validation.instance_of((RetryPolicy, type(None)), "a RetryPolicy or None"),

@@ -35,27 +35,6 @@ from retrytemplate.workers.message import DeadLetter, Release
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = [
-    "OUTCOMES",
-    "Action",
-    "Attempted",
-    "DeadLettered",
-    "Delay",
-    "Effect",
-    "EnterGate",
-    "Execute",
-    "Interrupted",
-    "LeaveGate",
-    "Outcome",
-    "Reply",
-    "Result",
-    "Row",
-    "Rules",
-    "Settle",
-    "process",
-    "process_undecodable",
-]
-
 
 class Outcome(StrEnum):
     """What an execution of a message came to: a row of the table."""
@@ -113,32 +92,38 @@ O, A = Outcome, Action  # noqa: E741  # the columns of the table
 OUTCOMES: dict[Outcome, Row] = {
     O.COMPLETED: Row("returns a value, or `Acknowledge()`", "success", A.ACKNOWLEDGE, None),
     O.RETRY_REQUESTED: Row("returns `Retry(delay, reason)`", "failure", A.REQUEUE, INFO),
-    O.REJECTED: Row("returns or raises `Reject(reason)`", "ended", A.DEAD_LETTER, WARNING),
+    O.REJECTED: Row("returns or raises `Reject(reason)`", "deleted", A.DEAD_LETTER, WARNING),
     O.RELEASED: Row("returns `Release(reason)`", "unchanged", A.RELEASE, INFO),
     O.FAILED: Row("raises an exception in `retry_on`", "failure", A.REQUEUE, INFO),
     O.FAILED_UNLISTED: Row("raises an unlisted exception", "failure", A.REQUEUE, ERROR),
     O.EXHAUSTED: Row(
         "raises an exception in `not_on`, or fails the last attempt",
-        "ended",
+        "deleted",
         A.DEAD_LETTER,
         WARNING,
     ),
     O.TIMED_OUT: Row("exceeds `attempt_timeout`", "failure", A.REQUEUE, WARNING),
-    O.DEFERRED: Row("`Rejected`, `RetryLater`", "unchanged", A.REQUEUE, INFO),
-    O.IN_PROGRESS: Row("`AttemptInProgressError`", "another's", A.REQUEUE, INFO),
-    O.ALREADY_COMPLETED: Row("`AlreadyCompletedError`", "done", A.ACKNOWLEDGE, DEBUG),
-    O.LEASE_LOST: Row("`LeaseLostError`", "another's", A.NONE, WARNING),
+    O.DEFERRED: Row("raises `Rejected` or `RetryLater`", "unchanged", A.REQUEUE, INFO),
+    O.IN_PROGRESS: Row(
+        "another worker runs the attempt (`AttemptInProgressError`)", "unchanged", A.REQUEUE, INFO
+    ),
+    O.ALREADY_COMPLETED: Row(
+        "a remembered success (`AlreadyCompletedError`)", "unchanged", A.ACKNOWLEDGE, DEBUG
+    ),
+    O.LEASE_LOST: Row(
+        "another worker took the message over (`LeaseLostError`)", "unchanged", A.NONE, WARNING
+    ),
     O.STORE_UNAVAILABLE: Row("the context cache fails", "unknown", A.RELEASE, ERROR),
     O.UNDECODABLE: Row("the body cannot be decoded", "none", A.DEAD_LETTER, ERROR),
-    O.CANCELLED: Row("cancelled", "unchanged", A.RELEASE, None),
-    O.LOST_SHARED: Row("crash, shared attempt", "lost, not attributed", A.NONE, WARNING),
+    O.CANCELLED: Row("is cancelled", "unchanged", A.RELEASE, None),
+    O.LOST_SHARED: Row("crash, shared attempt", "lost attempt", A.NONE, WARNING),
     O.LOST_EXCLUSIVE: Row(
-        "crash, exclusive attempt, fewer than `max_crashes`", "attributed", A.NONE, WARNING
+        "an attributed crash before the `max_crashes`-th", "lost attempt", A.NONE, WARNING
     ),
-    O.CRASHED: Row("the `max_crashes`-th attributed crash", "ended", A.DEAD_LETTER, ERROR),
-    O.LETTER_NOT_WRITTEN: Row("the dead letter cannot be written", "ended", A.REQUEUE, ERROR),
+    O.CRASHED: Row("the `max_crashes`-th attributed crash", "deleted", A.DEAD_LETTER, ERROR),
+    O.LETTER_NOT_WRITTEN: Row("cannot write the dead letter", "recovering", A.REQUEUE, ERROR),
     O.GATE_TIMED_OUT: Row(
-        "waits too long for an exclusive attempt", "untouched", A.RELEASE, WARNING
+        "waits too long for an exclusive attempt", "unchanged", A.RELEASE, WARNING
     ),
 }
 
@@ -182,6 +167,7 @@ class Emit(NamedTuple):
 
 
 Effect = EnterGate | Execute | Settle | LeaveGate | Delay | Emit
+LEAVE_GATE = LeaveGate()
 Reply = tuple[Any, BaseException | None]
 
 
@@ -268,7 +254,7 @@ def process(rules: Rules, is_suspect: bool = False) -> Generator[Effect, Reply, 
         if is_suspect or result.outcome is not Outcome.LOST_SHARED:
             break
         is_suspect = True
-        yield LeaveGate()
+        yield LEAVE_GATE
         yield Emit("suspected", result)
     if attempted.is_last:  # the key is ended in the same delivery: its recovery runs now
         attempted, _ = yield Execute(is_suspect)
@@ -277,7 +263,7 @@ def process(rules: Rules, is_suspect: bool = False) -> Generator[Effect, Reply, 
     error = None
     if not is_kept and result.letter is None and result.action is not Action.NONE:
         _, error = yield Settle(result.action, result.delay, result.reason)
-    yield LeaveGate()
+    yield LEAVE_GATE
     if error is None:
         yield Emit("settled", result)
     if is_kept:
@@ -339,7 +325,7 @@ def _result_of(policy: RedeliveryPolicy, attempted: Attempted) -> Result:
     elif attempted.is_recoverys:
         outcome = Outcome.LETTER_NOT_WRITTEN
     else:
-        outcome = _template_error(error)
+        outcome = next(row for kinds, row in TEMPLATE_ERRORS if isinstance(error, kinds))
     return _result(outcome, attempted.delay, reason, error)
 
 
@@ -372,8 +358,3 @@ TEMPLATE_ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Outc
     # CacheUnavailableError, a full cache, a listener or guard that fails.
     (Exception, Outcome.STORE_UNAVAILABLE),
 )
-
-
-def _template_error(error: Exception) -> Outcome:
-    """The row for an exception of the template itself."""
-    return next(outcome for kinds, outcome in TEMPLATE_ERRORS if isinstance(error, kinds))

@@ -11,28 +11,8 @@ from retrytemplate.control.events import ControlEvent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from retrytemplate._engine.deadline import Deadline
     from retrytemplate._internal.cancel_reason import CancelReason
-
-__all__ = [
-    "MessageCrashAttributed",
-    "MessageEvent",
-    "MessageExclusive",
-    "MessageExclusiveTimedOut",
-    "MessageSettled",
-    "MessageSuspected",
-    "QueueAckFailed",
-    "QueueEvent",
-    "QueuePaused",
-    "QueueReceiveFailed",
-    "TaskCancelled",
-    "TaskCleanupFailed",
-    "TaskEvent",
-    "TaskFailed",
-    "TaskStarted",
-    "TaskStuck",
-    "WorkerStopped",
-    "WorkerStopping",
-]
 
 
 @frozen(kw_only=True)
@@ -41,10 +21,14 @@ class TaskEvent(ControlEvent):
 
     :param operation: qualified name of the function that the task runs.
     :param task: name of the task.
+    :param message_id: of the message that the task handles, if it is known.
+    :param deadline: of the task; None: the one in force where the listener is called.
     """
 
     operation: str
     task: str
+    message_id: str | None = None
+    deadline: Deadline | None = None
 
 
 @frozen(kw_only=True)
@@ -58,10 +42,12 @@ class TaskFailed(TaskEvent):
 
     :param error: the exception.
     :param elapsed: seconds since its start.
+    :param cleanup: False: a shielded cleanup of the task has failed.
     """
 
     error: BaseException
     elapsed: float
+    cleanup: bool = True
 
 
 @frozen(kw_only=True)
@@ -70,10 +56,12 @@ class TaskCancelled(TaskEvent):
 
     :param reason: of the cancellation.
     :param elapsed: seconds since its start.
+    :param cleanup: False: a shielded cleanup of the task has failed.
     """
 
     reason: CancelReason
     elapsed: float
+    cleanup: bool = True
 
 
 @frozen(kw_only=True)
@@ -96,10 +84,26 @@ class TaskCleanupFailed(TaskEvent):
 
     :param resource: the resource that may be left in use.
     :param error: the exception; a ``TimeoutError`` at the limit.
+    :param will_retry: whether a further try is planned.
     """
 
     resource: str
     error: BaseException
+    will_retry: bool = False
+
+
+@frozen(kw_only=True)
+class JobReplayed(ControlEvent):
+    """A dead-lettered job was made ready again; ``name`` is the queue's.
+
+    :param job_id: of the job.
+    :param by: the operator.
+    :param reason: of the operator.
+    """
+
+    job_id: str
+    by: str
+    reason: str
 
 
 @frozen(kw_only=True)

@@ -6,19 +6,20 @@ import json
 import os
 from base64 import b32encode
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 from attrs import asdict, frozen
 
+from retrytemplate._internal.closing import AsyncClosing
 from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.validation import (
-    check_delay,
+    check_choice,
     check_int,
     check_text,
     check_wait,
-    to_seconds,
+    read_seconds,
 )
-from retrytemplate._internal.values import MAX_STORED_INT
+from retrytemplate._internal.values import JSON, MAX_STORED_INT
 from retrytemplate._storage.column_keys import TABLE_PREFIXES, from_column_key, to_column_key
 from retrytemplate._storage.operation_runner import (
     perform_async,
@@ -29,24 +30,23 @@ from retrytemplate._storage.sql_connection import AsyncDatabase
 from retrytemplate._storage.sql_schema import Tables
 from retrytemplate._storage.store_role import StoreRole
 from retrytemplate.caches.record_schema import ATTEMPT, OF_EVERY_ATTEMPT, loads, objects
+from retrytemplate.control.events import ControlListener, notify_listeners
 from retrytemplate.history import AttemptRecord
+from retrytemplate.listeners.defaults import with_defaults
 from retrytemplate.workers import job_statements as sql
 from retrytemplate.workers.errors import JobQueueError
+from retrytemplate.workers.events import JobReplayed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Self, TypeVar
 
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._internal.values import JSON
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.sql_schema import Rows
 
     T = TypeVar("T")
-
-__all__ = ["JOB_STATES", "Job", "JobQueue", "JobReplay", "JobState"]
 
 JobState = Literal["ready", "delayed", "running", "completed", "dead_lettered"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
@@ -123,7 +123,7 @@ class Job:
         return asdict(self)
 
 
-class JobQueue:
+class JobQueue(AsyncClosing):
     """A queue of jobs in a database: they survive crashes; one worker at a time receives a job.
 
     :param url: of the database, as SQLAlchemy writes it, or an ``AsyncEngine``.  SQLite serves the
@@ -193,13 +193,14 @@ class JobQueue:
         :raises JobQueueError: the database cannot be reached.
         """
         check_text("idempotency_key", idempotency_key)
-        seconds = to_seconds(delay)
-        check_delay("delay", seconds)
+        seconds = read_seconds("delay", delay)
         check_int("priority", priority, -MAX_STORED_INT)
         if priority > MAX_STORED_INT:
             raise ValueError(f"priority must be an int up to 2**62, got {priority!r}")
         self.database.check_connection(connection)
-        row = {"key": to_column_key(idempotency_key), "body": _body(job), "id": _new_id()}
+        # 80 random bits, never used for another job of any queue; short enough for a command.
+        job_id = b32encode(os.urandom(10)).decode().lower()
+        row = {"key": to_column_key(idempotency_key), "body": _body(job), "id": job_id}
         await self.prepare()
         enqueued = self._enqueue(**row, delay=float(seconds), priority=priority)
         return await self.perform("enqueue", enqueued, connection)
@@ -230,8 +231,7 @@ class JobQueue:
         :param after: only those behind this ``number``: the next page.
         :param limit: at most this number, at least 1.
         """
-        if state is not None and state not in JOB_STATES:
-            raise ValueError(f"state must be one of {', '.join(JOB_STATES)}, got {state!r}")
+        check_choice("state", state, *JOB_STATES, None)
         check_int("after", after, 0)
         check_int("limit", limit, 1)
         rows = await self.ask("page", sql.PAGE, state=state, after=after, limit=limit)
@@ -241,7 +241,7 @@ class JobQueue:
         """Make a dead-lettered job ready again, and record the operator.
 
         The job keeps its id, so that external calls keep their idempotency keys.  Its attempts are
-        counted from 1 again.
+        counted from 1 again.  The default listeners receive a ``JobReplayed``.
 
         :param by: the operator; it and *reason* are kept in the job's ``replays``.
         :returns: False: there is no dead-lettered job with this id.
@@ -249,7 +249,12 @@ class JobQueue:
         for name, text in (("job_id", job_id), ("by", by), ("reason", reason)):
             check_text(name, text)
         await self.prepare()
-        return await self.perform("replay", self._replay(to_column_key(job_id), by, reason))
+        replay = self._replay(to_column_key(job_id), by, reason)
+        is_replayed = await self.perform("replay", replay)
+        if is_replayed:
+            event = JobReplayed(name=self.name, job_id=job_id, by=by, reason=reason)
+            notify_listeners(with_defaults((), ControlListener), [event])
+        return is_replayed
 
     def _replay(self, job_id: str, by: str, reason: str) -> Operation[bool]:
         named = {"id": job_id, "queue": self._queue}
@@ -267,8 +272,7 @@ class JobQueue:
 
         :param older_than: seconds, at least 0.
         """
-        age = to_seconds(older_than)
-        check_delay("older_than", age)
+        age = read_seconds("older_than", older_than)
         deleted = 0
         while rows := await self.ask("purge", sql.PURGE, age=float(age), limit=AT_ONCE):
             deleted += len(rows)
@@ -281,9 +285,6 @@ class JobQueue:
     async def __aenter__(self) -> Self:
         await self.prepare()
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def prepare(self) -> None:
         """Create the tables if they are missing."""
@@ -310,11 +311,6 @@ class JobQueue:
         return self.database.ask(order, name, connection)
 
 
-def _new_id() -> str:
-    """80 random bits, never used for another job of any queue; short enough for a command."""
-    return b32encode(os.urandom(10)).decode().lower()
-
-
 def _body(job: JSON) -> str:
     try:
         return json.dumps(job, allow_nan=False, separators=(",", ":"))
@@ -327,7 +323,8 @@ def _job(row: Any) -> Job:
 
     :raises JobQueueError: a column with JSON is damaged.
     """
-    values: dict[str, Any] = dict(row._mapping)
+    values: dict[str, Any] = dict(zip(sql.COLUMNS, row, strict=True))
+    job_id = values["id"]
     try:
         for name in ("body", "last_failure", "letter", "replays"):
             if values[name] is not None:
@@ -339,5 +336,5 @@ def _job(row: Any) -> Job:
         job = Job(**values)
         assert job.history is not None  # it can be read
     except (ValueError, TypeError, KeyError, RecursionError) as exc:
-        raise JobQueueError(f"the row of job {row.id!r} is damaged: {summary(exc)}") from exc
+        raise JobQueueError(f"the row of job {job_id!r} is damaged: {summary(exc)}") from exc
     return job

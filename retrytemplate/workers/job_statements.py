@@ -10,10 +10,6 @@ from __future__ import annotations
 from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
 from retrytemplate._storage.sql_schema import Schema
 
-__all__ = ["ACKNOWLEDGE", "DEAD_LETTER", "ENQUEUE", "EXTEND", "EXTEND_LOCKED", "FIND_KEY"]
-__all__ += ["JOBS", "ONE", "PAGE", "PURGE", "RECEIVE", "RELEASE", "REPLAY", "REPLAYS"]
-__all__ += ["REQUEUE", "RUNNING", "SETTLED", "TAKE_BACK"]
-
 VERSION = 1
 NUMBER = {
     "sqlite": "integer PRIMARY KEY",
@@ -67,8 +63,13 @@ FIND_KEY = "SELECT id FROM ${prefix}_jobs WHERE queue = :queue AND key = :key"
 
 STATE = """CASE WHEN finished_at IS NOT NULL THEN state WHEN available_at <= ${now} THEN 'ready'
     WHEN state = 'running' THEN state ELSE 'delayed' END"""
+# The columns of a job; ``attempts`` are the deliveries.
+COLUMNS = (
+    "number id key state body priority attempts crashes enqueued_at available_at finished_at worker"
+    " last_failure letter replays"
+).split()
 SHOWN = f"""
-SELECT number, id, key, {STATE} AS state, body, priority, deliveries AS attempts, crashes,
+SELECT number, id, key, {STATE}, body, priority, deliveries, crashes,
     enqueued_at, available_at, finished_at, worker, last_failure, letter, replays
 FROM ${{prefix}}_jobs WHERE queue = :queue"""
 ONE = f"{SHOWN} AND id = :id"
@@ -102,16 +103,22 @@ UPDATE ${prefix}_jobs SET
     state = 'running', fence = fence + 1, deliveries = deliveries + 1,
     available_at = ${now} + :lease, worker = :worker, process = :process
 WHERE number IN (SELECT number FROM due)
-RETURNING number, fence, id, body, deliveries, enqueued_at, priority"""
+RETURNING -priority, number, fence, id, body, deliveries, enqueued_at"""
 
 NO_HOLDER = "worker = NULL, process = NULL"
-OURS = "(number, fence) IN (${pairs})"
+OURS = "${in_pairs}"
 HELD = f"state = 'running' AND {OURS}"
 # A message that was acknowledged in the caller's transaction is acknowledged again afterwards.
 ACKNOWLEDGE = f"""
 UPDATE ${{prefix}}_jobs SET
     state = 'completed', finished_at = coalesce(finished_at, ${{now}}), {NO_HOLDER}
 WHERE state IN ('running', 'completed') AND {OURS} RETURNING number, fence"""
+# The same for one job, with the statement that ends the attempt.
+ACKNOWLEDGE_ENDED = f"""
+UPDATE ${{prefix}}_jobs SET
+    state = 'completed', finished_at = coalesce(finished_at, ${{now}}), {NO_HOLDER}
+WHERE ${{has_ended}} AND state IN ('running', 'completed')
+    AND number = :number AND fence = :delivery RETURNING 1"""
 REQUEUE = f"""
 UPDATE ${{prefix}}_jobs SET
     state = 'waiting', available_at = ${{now}} + :delay, last_failure = :failure, {NO_HOLDER}

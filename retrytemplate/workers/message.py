@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.history import AttemptRecord
 
-__all__ = [
-    "Acknowledge",
-    "DamagedMessage",
-    "DeadLetter",
-    "DeadLetterPhase",
-    "Message",
-    "MessageOutcome",
-    "Reject",
-    "Release",
-    "Retry",
-]
-
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 DeadLetterPhase = Literal["handler", "crash", "decode"]
@@ -142,9 +130,6 @@ class Release(Value):
     reason: str = field(default="", validator=validators.instance_of(str))
 
 
-MessageOutcome = Acknowledge | Retry | Reject | Release
-
-
 @frozen(eq=False, repr=False)
 class DeadLetter(Value):
     """A message that is not delivered any more, and why.
@@ -160,7 +145,7 @@ class DeadLetter(Value):
     :param first_attempt_at: seconds since the epoch; the time of the letter if there was none.
     :param dead_lettered_at: seconds since the epoch.
     :param message: the message as it was delivered last.
-    :param code_version: of the program that dead-lettered it; None: not given.
+    :param code_version: that of the ``WorkerRuntime`` that dead-lettered it; None: not given.
     """
 
     id: str

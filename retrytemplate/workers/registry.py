@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     # The runtimes without a message by worker, with process and start; the times of crashes.
     State = tuple[dict[str, Any], list[float]]
 
-__all__ = ["Registry", "RunningWorker", "running_workers"]
-
 LOG = logging.getLogger("retrytemplate.workers")
 
 REGISTRY = "@workers/"
@@ -86,7 +84,8 @@ class Registry:
             raise CrashLoopError(
                 f"{len(crashes)} processes of the worker {self._name!r} crashed before their first "
                 f"message within {CRASH_WINDOW / 60:g} minutes; mend the cause, then wait, or "
-                f"start at once after: retrytemplate context forget '{self._key}'"
+                f"start at once after: retrytemplate context forget '{self._key}' "
+                f"--store-prefix {self._cache.prefix}"
             )
         self._writing = asyncio.get_running_loop().create_task(self._keep())
 

@@ -6,18 +6,18 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from attrs import Factory, define
+
+from retrytemplate._internal.cancel_scope import cancel_after
 from retrytemplate._internal.failure_text import summary, type_name
 from retrytemplate.errors import AttemptLostError
-from retrytemplate.workers.message import DeadLetter, Reject
+from retrytemplate.workers.message import DeadLetter, Message, Reject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from retrytemplate._engine.context import RetryContext
-    from retrytemplate.workers.message import Message
     from retrytemplate.workers.sources.base import Source
-
-__all__ = ["NotSettledError", "Settlement", "is_reject", "letter_of", "undecodable_letter"]
 
 COLLECTED_FOR = 0.002
 """Seconds for which acknowledgements are collected."""
@@ -30,6 +30,7 @@ class NotSettledError(Exception):
     """A message was not settled: another worker owns it, or the runtime has stopped."""
 
 
+@define(eq=False)
 class Settlement:
     """Settles the messages of one run.
 
@@ -40,15 +41,12 @@ class Settlement:
     :param on_failed: called with a reason and the number of messages that were not settled.
     """
 
-    def __init__(
-        self, source: Source, timeout: float, on_failed: Callable[[str, int], None]
-    ) -> None:
-        self._source = source
-        self._timeout = timeout
-        self._on_failed = on_failed
-        self._collected: list[tuple[Message, asyncio.Future[BaseException | None]]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+    _source: Source
+    _timeout: float
+    _on_failed: Callable[[str, int], None]
+    _collected: list[tuple[Message, asyncio.Future[BaseException | None]]] = Factory(list)
+    _timer: asyncio.TimerHandle | None = None
+    _sending: set[Any] = Factory(set)  # tasks
 
     def acknowledge(
         self, message: Message, *, at_once: bool = False
@@ -75,13 +73,15 @@ class Settlement:
             batch, self._collected = self._collected, []
             task = asyncio.get_running_loop().create_task(self._send(batch))
             self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
 
     async def _send(
         self, batch: Sequence[tuple[Message, asyncio.Future[BaseException | None]]]
     ) -> None:
         messages = [message for message, _ in batch]
-        rejected, error = await self.repeat(self._source.acknowledge, messages)
+        try:
+            rejected, error = await self.repeat(self._source.acknowledge, messages)
+        finally:
+            self._sending.discard(asyncio.current_task())
         if error is not None:
             self.count_failure(error, len(messages))
         elif rejected:
@@ -108,22 +108,20 @@ class Settlement:
     ) -> tuple[Any, Exception | None]:
         """Call until it succeeds, within the time limit; return the value and the failure."""
         error: Exception | None = None
-        try:
-            async with asyncio.timeout(self._timeout):
-                while True:
-                    try:
-                        return await call(*args), None
-                    except Exception as exc:  # no cancellation: that ends the loop
-                        error = exc
-                    await asyncio.sleep(REPEATED_AFTER)
-        except TimeoutError as exc:
-            return None, error or exc
+        with cancel_after(self._timeout):
+            while True:
+                try:
+                    return await call(*args), None
+                except Exception as exc:  # no cancellation: that ends the loop
+                    error = exc
+                await asyncio.sleep(REPEATED_AFTER)
+        return None, error or TimeoutError()
 
     async def end(self) -> None:
         """Send the collected acknowledgements, and wait for them."""
         self.flush()
-        while self._sending:
-            await asyncio.wait(list(self._sending))
+        while sending := [task for task in self._sending if not task.done()]:
+            await asyncio.wait(sending)
 
 
 def _reason(error: Exception) -> str:
@@ -132,7 +130,9 @@ def _reason(error: Exception) -> str:
     return "timeout" if isinstance(error, TimeoutError) else type(error).__name__
 
 
-def letter_of(message: Message, key: str, context: RetryContext, now: float) -> DeadLetter:
+def letter_of(
+    message: Message, key: str, context: RetryContext, now: float, code_version: str | None
+) -> DeadLetter:
     """The dead letter of a message whose attempts are exhausted.
 
     Its id is the same if the letter is written again after a crash: it is made of the record.
@@ -153,10 +153,13 @@ def letter_of(message: Message, key: str, context: RetryContext, now: float) -> 
         first_attempt_at=began,
         dead_lettered_at=now,
         message=message,
+        code_version=code_version,
     )
 
 
-def undecodable_letter(message: Message, key: str, reason: str, now: float) -> DeadLetter:
+def undecodable_letter(
+    message: Message, key: str, reason: str, now: float, code_version: str | None
+) -> DeadLetter:
     """The dead letter of a message whose body cannot be decoded."""
     marks = (key, message.id, message.enqueued_at)
     return DeadLetter(
@@ -170,6 +173,7 @@ def undecodable_letter(message: Message, key: str, reason: str, now: float) -> D
         first_attempt_at=now,
         dead_lettered_at=now,
         message=message,
+        code_version=code_version,
     )
 
 

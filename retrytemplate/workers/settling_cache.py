@@ -9,8 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attrs import define
+
 from retrytemplate.errors import CacheUnavailableError, LeaseLostError
-from retrytemplate.workers.settlement import NotSettledError
+from retrytemplate.workers.settlement import NotSettledError, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,10 +20,7 @@ if TYPE_CHECKING:
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Record
     from retrytemplate.workers.message import Message
-    from retrytemplate.workers.settlement import Settlement
     from retrytemplate.workers.sources.base import TransactionalSource
-
-__all__ = ["Ending", "SettlingCache"]
 
 
 class Ending(Protocol):
@@ -90,10 +89,22 @@ class SettlingCache:
         if ending is None or ending.is_lost:
             await end(connection=connection)
         elif connection is None:
-            await self._end(claim, end, ending)
+            await self._end(claim, end, ending, self._statement(claim, ending, marker))
         else:
             await end(connection=connection)
             await ending.settle(connection)
+
+    def _statement(
+        self, claim: Claim, ending: Ending, marker: dict[str, Any]
+    ) -> Callable[[], Awaitable[bool]] | None:
+        """Ends the claim and acknowledges its message by one statement, if there is one."""
+        source: Any = self._source
+        is_acknowledged = not (ending.is_dead_lettered or ending.is_requeued)
+        if not hasattr(source, "end_and_acknowledge"):
+            return None
+        if not is_acknowledged or getattr(claim, "undone", False):
+            return None
+        return partial(source.end_and_acknowledge, self._cache, claim, ending.message, **marker)
 
     async def fail(self, claim: Claim, record: Record, *, connection: Any = None) -> None:
         """Write the record; the end of the claim requeues the message."""
@@ -105,9 +116,19 @@ class SettlingCache:
         else:
             await self._end(claim, end, ending)
 
-    async def _end(self, claim: Claim, end: Callable[..., Awaitable[None]], ending: Ending) -> None:
-        """End the claim and settle the message in one transaction, repeated if it fails."""
-        error, failed = await self._settlement.repeat(_Transaction(self._source, end, ending))
+    async def _end(
+        self,
+        claim: Claim,
+        end: Callable[..., Awaitable[None]],
+        ending: Ending,
+        statement: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """End the claim and settle the message in one transaction, repeated if it fails.
+
+        :param statement: does both.
+        """
+        transaction = _Transaction(self._source, end, ending, statement)
+        error, failed = await self._settlement.repeat(transaction)
         if failed is not None:
             self._settlement.count_failure(failed)
             raise CacheUnavailableError(str(failed)) from failed
@@ -118,29 +139,39 @@ class SettlingCache:
             return
         ending.settled(by_us=False)
         self._settlement.count_failure(error)
+        if isinstance(error, OnlyEndedError):
+            return
         if ending.is_dead_lettered:  # the worker that owns the message writes the letter
             await self._cache.release(claim)
             raise LeaseLostError(str(error))
         await end()  # the worker that owns the message finds the end of this attempt
 
 
+class OnlyEndedError(NotSettledError):
+    """The attempt has ended; its message is owned by another worker, which finds the end."""
+
+
+@define(eq=False)
 class _Transaction:
     """One transaction, which may be tried more than once.
 
+    :param statement: of the whole transaction; None: it has several.
     :returns: the error of a claim or a message that has another owner.
     """
 
-    def __init__(
-        self, source: TransactionalSource, end: Callable[..., Awaitable[None]], ending: Ending
-    ) -> None:
-        self._source = source
-        self._end = end
-        self._ending = ending
-        self._is_unknown = False
+    _source: TransactionalSource
+    _end: Callable[..., Awaitable[None]]
+    _ending: Ending
+    _statement: Callable[[], Awaitable[bool]] | None
+    _is_unknown: bool = False
 
     async def __call__(self) -> Exception | None:
         try:
-            await self._source.run_in_transaction(self._work)
+            if self._statement is None:
+                await self._source.run_in_transaction(self._work)
+            elif not await self._statement():
+                id = self._ending.message.id
+                raise OnlyEndedError(f"message {id!r} was delivered to another worker")
         except (LeaseLostError, NotSettledError) as exc:
             # The row of the message shows whether a commit whose answer was lost has taken place.
             if self._is_unknown and await self._source.is_settled(self._ending.message):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.job_queues import JobStore
+from tests.support.queue_workers import queue_at
 from tests.support.redis_streams import RedisStream
 
 KINDS = ("sqlite", "postgresql")
@@ -57,3 +58,18 @@ def stream(valkey_url):
     made = RedisStream(valkey_url)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "valkey"])
+def any_queue(request):
+    """A queue of each kind that runs on a real server or file."""
+    if request.param == "sqlite":
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("queue")
+        url = f"sqlite:///{folder}/jobs.db"
+    else:
+        url = request.getfixturevalue(
+            {"postgresql": "postgres_url"}.get(request.param, "valkey_url")
+        )
+    made = queue_at(url)
+    yield made
+    asyncio.run(made.drop())

@@ -7,7 +7,9 @@ from datetime import timedelta
 import pytest
 
 from retrytemplate import MisuseError
+from retrytemplate.testing import capture_events
 from retrytemplate.workers import JobQueue, JobQueueError
+from tests.observe.test_event_sources import checked
 
 LETTER = '{"attempts": 5, "crashes": 1, "history": []}'
 
@@ -139,6 +141,18 @@ async def test_replay_is_recorded_and_happens_once(store):
     assert (job.state, job.attempts, job.finished_at) == ("ready", 0, None)
     assert [(each.by, each.reason) for each in job.replays] == [("ada", "fixed")]
     assert job.replays[0].at == pytest.approx(job.available_at, abs=1.0)
+
+
+async def test_replayed_job_has_one_event_with_the_operator(store):
+    async with store.queue("mails") as jobs:
+        job_id = await jobs.enqueue(1, "one")
+        store.change(job_id, state="dead_lettered", letter=LETTER, finished_at=1.0)
+        with capture_events() as captured:
+            for _ in range(2):
+                await jobs.replay(job_id, by="ada", reason="wrong token=17")
+    [event] = checked(captured.events, "dead_letter.replayed")
+    assert event.subject == "mails"
+    assert event.data == {"letter": job_id, "by": "ada", "reason": "wrong token=***"}
 
 
 async def test_purge_deletes_completed_jobs_of_the_queue_that_are_old(store):

@@ -1,4 +1,4 @@
-"""The registry of runtimes in a real database."""
+"""The registry of runtimes in a real database, and in Valkey."""
 
 import asyncio
 import logging
@@ -6,15 +6,18 @@ import sys
 
 import pytest
 
-from retrytemplate import AsyncSQLRetryContextCache
+from retrytemplate.backends.redis.inspection import RedisEntries
+from retrytemplate.backends.sql.inspection import SQLEntries
 from retrytemplate.caches.record import Record
 from retrytemplate.control import ProcessGate
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.testing import VirtualClock
 from retrytemplate.workers import CrashLoopError, WorkerRuntime
-from retrytemplate.workers.registry import Registry
+from retrytemplate.workers.registry import EXPIRY, Registry, running_workers
 from retrytemplate.workers.testing import MemorySource
 from tests.support import forked_python
+from tests.support.redis_caches import ValkeyStore
+from tests.support.sql_caches import SQLStore
 
 KEY = "@workers/billing"
 PRINT_FINGERPRINT = """
@@ -29,9 +32,23 @@ def gone():
     return forked_python.run([sys.executable, "-c", PRINT_FINGERPRINT]).stdout.strip()
 
 
+@pytest.fixture(params=["sqlite", "postgresql", "valkey"])
+def store(request, tmp_path):
+    """A store of each kind, without keys."""
+    if request.param == "valkey":
+        made = ValkeyStore(request.getfixturevalue("valkey_url"))
+    elif request.param == "postgresql":
+        made = SQLStore("postgresql", request.getfixturevalue("postgres_url"))
+    else:
+        made = SQLStore("sqlite", f"sqlite:///{tmp_path}/retry.db")
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def cache(empty_store):
-    return AsyncSQLRetryContextCache(empty_store.url, prefix=empty_store.prefix)
+def cache(store):
+    # As RedisStreamSource.default_cache() has it.
+    return store.async_cache(**{"pipeline": True} if store.kind == "valkey" else {})
 
 
 async def entries(cache):
@@ -39,12 +56,12 @@ async def entries(cache):
     return [key for key in await cache.keys() if key.startswith(KEY)]
 
 
-def runtime_on(cache, handle, *, messages=1):
+def runtime_on(cache, handle, *, messages=1, name="billing"):
     source = MemorySource()
     for _ in range(messages):
         source.queue.put(b"")
     return WorkerRuntime(
-        source, handle, name="billing", cache=cache, gate=ProcessGate(), receive_wait=0.01
+        source, handle, name=name, cache=cache, gate=ProcessGate(), receive_wait=0.01
     )
 
 
@@ -76,18 +93,51 @@ def test_running_runtime_has_its_snapshot_in_the_registry(cache):
     assert seen[1] == {"idle": {}, "crashes": []}
 
 
-def test_snapshot_expires_fifteen_seconds_after_a_write(cache, empty_store):
+def test_snapshot_expires_fifteen_seconds_after_a_write(cache, store):
     async def main():
         registry = Registry(cache, "billing", runtime_on(cache, print).snapshot, VirtualClock())
+        before = store.now()
         await registry.enter()
-        query = "SELECT expires - updated AS span FROM {0}_contexts WHERE key LIKE :key"
-        rows = empty_store.sql(query, key=f"{KEY}/%")
+        after = store.now()
+        expires = store.row(f"{KEY}/{registry.worker}")["expires"]
         await registry.leave()
         await cache.close()
-        return rows
+        return before, expires, after
 
-    [row] = asyncio.run(main())
-    assert row["span"] == pytest.approx(15.0, abs=0.01)
+    before, expires, after = asyncio.run(main())
+    assert before + 14.99 <= expires <= after + 15.01
+
+
+def listed(store, name=None):
+    """The runtimes in the registry of a store."""
+    kind = RedisEntries if store.kind == "valkey" else SQLEntries
+    entries = kind(store.url, store.prefix)
+    try:
+        return list(running_workers(entries, name))
+    finally:
+        entries.close()
+
+
+def test_running_runtimes_are_listed_until_they_leave(cache, store):
+    async def main():
+        clock = VirtualClock(epoch=100.0)
+        registries = []
+        for name in ("billing", "mails"):
+            runtime = runtime_on(cache, print, name=name)
+            registries.append(Registry(cache, name, runtime.snapshot, clock))
+            await registries[-1].enter()
+        found = listed(store), listed(store, "billing"), listed(store, "bill")
+        for registry in registries:
+            await registry.leave()
+        await cache.close()
+        return [each.worker for each in registries], found
+
+    workers, (both, [billing], none) = asyncio.run(main())
+    assert ([each.worker for each in both], none) == (workers, [])
+    assert (billing.worker, billing.started) == (workers[0], 100.0)
+    assert (billing.snapshot["name"], billing.snapshot["state"]) == ("billing", "starting")
+    assert 0.0 <= billing.age <= EXPIRY
+    assert listed(store) == []
 
 
 async def start(cache, clock=None):

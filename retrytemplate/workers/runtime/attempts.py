@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +9,7 @@ from attrs import define
 
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.failure_text import to_recorded_failure
-from retrytemplate.backoff.base import Backoff
+from retrytemplate.backoff.base import Backoff, RandomSource
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import (
     AttemptInProgressError,
@@ -26,23 +23,12 @@ from retrytemplate.state import RetryState
 from retrytemplate.template import RetryTemplate
 from retrytemplate.workers.crash_attribution import RetryRequested
 from retrytemplate.workers.engine import Attempted, DeadLettered, Interrupted
-from retrytemplate.workers.message import Reject, Release, Retry
-from retrytemplate.workers.settlement import is_reject, letter_of
+from retrytemplate.workers.message import DeadLetter, Message, Reject, Release, Retry
+from retrytemplate.workers.settlement import Settlement, is_reject, letter_of
 from retrytemplate.workers.settling_cache import SettlingCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Executor
-
     from retrytemplate._engine.context import RetryContext
-    from retrytemplate.backoff.base import RandomSource
-    from retrytemplate.clock import Clock
-    from retrytemplate.workers.crash_attribution import RedeliveryPolicy
-    from retrytemplate.workers.message import DeadLetter, Message
-    from retrytemplate.workers.settlement import Settlement
-    from retrytemplate.workers.sources.base import Source
-
-__all__ = ["Attempts", "Delivery", "RequestedDelayBackoff"]
 
 DEFAULT_DELAY = 1.0
 """Seconds until a message is processed again where nothing says when."""
@@ -112,55 +98,37 @@ class _Hooks(RetryListener):
 
 
 class Attempts:
-    """Executes messages with the template of a runtime."""
+    """Executes messages with the template of a runtime.
 
-    def __init__(
-        self,
-        handler: Callable[..., Any],
-        source: Source,
-        settlement: Settlement,
-        *,
-        name: str,
-        cache: Any,
-        policy: RedeliveryPolicy,
-        backoff: Backoff,
-        attempt_timeout: float,
-        remember: float,
-        guards: tuple[Any, ...],
-        clock: Clock,
-        random: Any,
-        executor: Callable[[], Executor],
-        on_crash: Callable[[Delivery], None],
-    ) -> None:
-        self.handler = handler
-        self.source = source
-        self.settlement = settlement
-        self.policy = policy
-        self.backoff = backoff
-        self.remember = remember
-        self.clock = clock
-        self.on_crash = on_crash
-        self._executor = executor
-        self._is_async = is_async(handler)
+    :param run: the ``Run``, whose settlement, threads and counts of crashes it uses.
+    """
+
+    def __init__(self, run: Any, cache: Any) -> None:
+        runtime = run.runtime
+        self.run = run
+        self.runtime = runtime
+        self.settlement: Settlement = run.settlement
+        self._is_async = is_async(runtime.handler)
         self._hooks = _Hooks(getattr(cache, "on_store_error", "raise") != "run_unguarded")
         self.settling = cache if isinstance(cache, SettlingCache) else None
         self.template = RetryTemplate(
-            policy=policy,
-            backoff=RequestedDelayBackoff(backoff),
-            name=name,
+            policy=runtime.retry,
+            backoff=RequestedDelayBackoff(runtime.backoff),
+            name=runtime.name,
             listeners=(self._hooks,),
-            guards=guards,
+            guards=runtime.guards,
             cache=cache,
-            attempt_timeout=attempt_timeout,
-            clock=clock,
-            random=random,
+            attempt_timeout=runtime.attempt_timeout,
+            clock=runtime.clock,
+            random=runtime.random,
         )
 
     async def execute(self, delivery: Delivery, exclusive: bool) -> Attempted:
         """Claim the key, run the handler, end the attempt; or run the recovery."""
         execution = _Execution(self, delivery)
+        remember = self.runtime.remember
         state = RetryState(
-            delivery.key, defer_backoff="raise", remember=self.remember, exclusive=exclusive
+            delivery.key, defer_backoff="raise", remember=remember, exclusive=exclusive
         )
         try:
             value = await self.template.execute_async(
@@ -201,7 +169,7 @@ class Attempts:
         if isinstance(cause, AttemptInProgressError):
             if cause.lease_until is None:
                 return DEFAULT_DELAY
-            return max(cause.lease_until - self.clock.time(), SHORTEST_DELAY)
+            return max(cause.lease_until - self.template.clock.time(), SHORTEST_DELAY)
         if execution.context is None:
             return 0.0
         return self.deferred_delay(execution.context) or 0.0
@@ -211,16 +179,16 @@ class Attempts:
         return self._hooks.delays.get(context)
 
     def _letter_delay(self, delivery: Delivery, error: BaseException) -> float:
-        state = self.backoff.start() if delivery.letter_state is None else delivery.letter_state
-        delay, delivery.letter_state = self.backoff.next(state, error, self.template.random)
+        backoff: Backoff = self.runtime.backoff
+        state = backoff.start() if delivery.letter_state is None else delivery.letter_state
+        delay, delivery.letter_state = backoff.next(state, error, self.template.random)
         return DEFAULT_DELAY if delay is None else delay
 
     async def call(self, delivery: Delivery, context: RetryContext) -> Any:
         """Call the handler; a plain function runs in a thread."""
         if self._is_async:
-            return await self.handler(delivery.payload, context)
-        call = partial(copy_context().run, self.handler, delivery.payload, context)
-        return await asyncio.get_running_loop().run_in_executor(self._executor(), call)
+            return await self.runtime.handler(delivery.payload, context)
+        return await self.run.threads.call(delivery.payload, context)
 
 
 class _Execution:
@@ -241,7 +209,7 @@ class _Execution:
         """The callback: run the handler, turn its outcome into a value or a failure."""
         self._note(context)
         attempts, delivery = self.attempts, self.delivery
-        delivery.began = attempts.clock.monotonic()
+        delivery.began = attempts.runtime.clock.monotonic()
         try:
             value = await attempts.call(delivery, context)
         except Exception as exc:  # a cancellation passes: the template gives the key back
@@ -261,7 +229,8 @@ class _Execution:
 
     def _failure(self, error: Exception) -> BaseException:
         """The failure that the template counts, or the interruption that it does not."""
-        if isinstance(error, Rejected | RetryLater) and not self.attempts.policy.names(error):
+        policy = self.attempts.runtime.retry
+        if isinstance(error, Rejected | RetryLater) and not policy.names(error):
             return Interrupted(error)
         if is_never_retried(error):  # the template would not count it
             return to_recorded_failure(error)
@@ -276,7 +245,8 @@ class _Execution:
             delivery.message,
             attempts.template.scoped_key(delivery.key),
             context,
-            attempts.clock.time(),
+            attempts.runtime.clock.time(),
+            attempts.runtime.code_version,
         )
         self.letter = letter
         if attempts.settling is None or context.fence is None:
@@ -290,7 +260,7 @@ class _Execution:
             return
         self.is_recovering = True
         error = await attempts.settlement.perform(
-            attempts.source.dead_letter, delivery.message, self.letter
+            attempts.runtime.source.dead_letter, delivery.message, self.letter
         )
         if error is not None:
             raise error
@@ -315,7 +285,7 @@ class _Execution:
         return context is not None and self.attempts.deferred_delay(context) is not None
 
     async def settle(self, connection: Any) -> None:
-        source: Any = self.attempts.source
+        source: Any = self.attempts.runtime.source
         context, message = self.context, self.message
         assert context is not None
         if self.letter is not None:
@@ -341,4 +311,4 @@ class _Execution:
             delivery.crashes = context.attributes.get("crashes", 0)
             lost = context.last_exception
             if isinstance(lost, AttemptLostError) and lost.exclusive:
-                self.attempts.on_crash(delivery)
+                self.attempts.run.crash_attributed(delivery)

@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.failure_text import summary
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.errors import Rejected
-from retrytemplate.workers.engine import Outcome
+from retrytemplate.workers.engine import Outcome, Result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
-    from random import Random
 
-    from retrytemplate.clock import Clock
-    from retrytemplate.workers.engine import Result
     from retrytemplate.workers.message import Message
     from retrytemplate.workers.runtime.attempts import Delivery
     from retrytemplate.workers.sources.base import Source
 
-__all__ = ["Intake"]
-
 LOG = logging.getLogger("retrytemplate.workers")
 
+MAX_DELAYED = 10  # delayed messages for each concurrent attempt, above which the intake pauses
 RELEASED_PAUSE = 1.0
 """Seconds of the pause after two messages in a row were released by their handler."""
 RETRIES = ExponentialBackoff(initial=0.1, maximum=30.0, jitter="equal")
@@ -35,46 +32,29 @@ RETRIES = ExponentialBackoff(initial=0.1, maximum=30.0, jitter="equal")
 class Intake:
     """Receives as many messages as there are free places.
 
-    :param least: while messages wait here, fewer free places than these are not filled: a call for
-        each place would cost a round trip for each message.
-    :param free_places: returns how many messages may be received.
-    :param deliver: called with each received message.
+    While messages wait here, it does not fill a few free places: a call for each place would cost
+    a round trip for each message.
+
+    :param run: the ``Run`` that the messages are delivered to.
     :ivar on_first: awaited once, before the first messages are processed.
-    :param max_delayed: with this number of delayed messages it receives none until one is due.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        wait: float,
-        least: int,
-        max_delayed: int,
-        free_places: Callable[[], int],
-        deliver: Callable[[Message], Delivery],
-        dispatch: Callable[[], None],
-        on_paused: Callable[[str, float], None],
-        on_failed: Callable[[Exception], None],
-        clock: Clock,
-        random: Random,
-    ) -> None:
+    def __init__(self, run: Any) -> None:
+        runtime = run.runtime
         self.ready: deque[Delivery] = deque()
         self.delayed: dict[Delivery, asyncio.TimerHandle] = {}
         self.pause_reason: str | None = None
         self.is_stopped = False
         self.is_failing = False
         self.on_first: Callable[[], Awaitable[None]] | None = None
-        self._source = source
-        self._wait = wait
-        self._least = least
-        self._max_delayed = max_delayed
-        self._free_places = free_places
-        self._deliver = deliver
-        self._dispatch = dispatch
-        self._on_paused = on_paused
-        self._on_failed = on_failed
-        self._clock = clock
-        self._random = random
+        self._run = run
+        self._name = runtime.name
+        self._source: Source = runtime.source
+        self._wait = runtime.receive_wait
+        self._least = max(1, runtime.prefetch // 4)
+        self._max_delayed = MAX_DELAYED * runtime.concurrency
+        self._clock = runtime.clock
+        self._random = runtime.random or Random()
         self._paused_until = 0.0
         self._in_a_row = 0  # messages that were released or rejected
         self._store_state = RETRIES.start()
@@ -90,7 +70,9 @@ class Intake:
             if rest > 0:
                 await self._wait_for_change(rest)
                 continue
-            self._end_pause()
+            if self.pause_reason is not None:
+                self.pause_reason = None
+                self._run.dispatch()
             if not limit:
                 await self._wait_for_change(None)
                 continue
@@ -99,8 +81,8 @@ class Intake:
                 # lost until its visibility timeout.
                 messages = await self._source.receive(limit, self._wait)
             except Exception as exc:  # not a cancellation
-                self.is_failing = True
-                self._on_failed(exc)
+                self._log_failure(exc)
+                self._run.receive_failed(exc)
                 delay, state = RETRIES.next(state, exc, self._random)
                 await self._wait_for_change(delay)
                 continue
@@ -108,24 +90,31 @@ class Intake:
                 self.is_failing, state = False, RETRIES.start()
             if self._is_over():
                 return messages
-            self.ready.extend(self._deliver(message) for message in messages)
+            self.ready.extend(self._run.deliver(message) for message in messages)
             if messages and self.on_first is not None:
                 on_first, self.on_first = self.on_first, None
                 await on_first()
-            self._dispatch()
+            self._run.dispatch()
         return ()
+
+    def _log_failure(self, error: Exception) -> None:
+        """Log the first of consecutive failures of ``receive``."""
+        if not self.is_failing:
+            self.is_failing = True
+            LOG.error(
+                "%s: cannot receive messages from %s: %s; the worker tries again after growing "
+                "pauses, and messages in flight continue: check the server of the queue",
+                self._name,
+                self._source.name,
+                summary(error),
+            )
 
     def _wanted(self) -> int:
         """How many messages to receive now."""
-        limit = self._free_places()
+        limit: int = self._run.free_places()
         if limit <= 0 or len(self.delayed) >= self._max_delayed:
             return 0
         return 0 if self.ready and limit < self._least else limit
-
-    def _end_pause(self) -> None:
-        if self.pause_reason is not None:
-            self.pause_reason = None
-            self._dispatch()
 
     def _is_over(self) -> bool:
         return self.is_stopped
@@ -161,7 +150,7 @@ class Intake:
         until = self._clock.monotonic() + seconds
         if until > self._paused_until:
             self._paused_until, self.pause_reason = until, reason
-            self._on_paused(reason, seconds)
+            self._run.paused(reason, seconds)
 
     def note(self, result: Result) -> None:
         """Pause if messages cannot be processed at present."""
@@ -183,9 +172,15 @@ class Intake:
 
     def _pause_for_store(self, result: Result) -> None:
         if not self.is_store_failing:
-            text = "" if result.error is None else summary(result.error)
-            LOG.error("%s: the context cache is unavailable: %s", self._source.name, text)
+            LOG.error(
+                "%s: the context cache cannot begin or end an attempt: %s; the worker releases its "
+                "messages and tries again after growing pauses: check the server of the cache",
+                self._name,
+                "" if result.error is None else summary(result.error),
+            )
         self.is_store_failing = True
+        if self._clock.monotonic() < self._paused_until:
+            return  # of an attempt that began before: the same outage, not one more
         error = result.error or Exception()
         delay, self._store_state = RETRIES.next(self._store_state, error, self._random)
         if delay is not None:
@@ -199,7 +194,7 @@ class Intake:
     def _due(self, delivery: Delivery) -> None:
         del self.delayed[delivery]
         self.ready.append(delivery)
-        self._dispatch()
+        self._run.dispatch()
         self.notify()
 
     def drop(self, lost: Iterable[Delivery]) -> None:

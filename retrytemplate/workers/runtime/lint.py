@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate.control.isolation_gate.gate import HostGate
 from retrytemplate.control.pipeline.lint import LintWarning
+from retrytemplate.workers.runtime.threads import takes_stop_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["lint"]
 
 STALLS_IN_A_LEASE = 3
 SMALLEST_DELIVERY_LIMIT = 20
@@ -122,9 +121,10 @@ def _gate(runtime: Any, stall: float) -> Iterator[tuple[str, str, str]]:
 
 
 def _handler(runtime: Any, stall: float) -> Iterator[tuple[str, str, str]]:
-    if not is_async(runtime.handler):
+    if not is_async(runtime.handler) and not takes_stop_flag(runtime.handler):
         yield (
             "sync-handler-without-client-timeout",
             "a plain function is not interrupted at attempt_timeout: its thread continues",
-            "set the timeouts of its clients below attempt_timeout, or make it async",
+            "set the timeouts of its clients below attempt_timeout, give it a parameter stop and "
+            "return when that is set, or make it async",
         )

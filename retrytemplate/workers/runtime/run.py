@@ -7,29 +7,24 @@ import logging
 from collections import Counter
 from contextvars import copy_context
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.failure_text import summary, type_name
+from retrytemplate._internal.formatting import format_count
 from retrytemplate.control.events import notify_listeners
 from retrytemplate.workers import events
-from retrytemplate.workers.engine import OUTCOMES, Action, Outcome, Rules
-from retrytemplate.workers.message import DamagedMessage
+from retrytemplate.workers.engine import OUTCOMES, Action, Emit, Outcome, Result, Rules
+from retrytemplate.workers.message import DamagedMessage, DeadLetter, Message
 from retrytemplate.workers.runtime.attempts import Attempts, Delivery
 from retrytemplate.workers.runtime.intake import Intake
 from retrytemplate.workers.runtime.slots import Slot
 from retrytemplate.workers.runtime.snapshot import LastFailure
+from retrytemplate.workers.runtime.threads import HandlerThreads
 from retrytemplate.workers.settlement import Settlement, undecodable_letter
 from retrytemplate.workers.settling_cache import SettlingCache
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from retrytemplate.workers.engine import Emit, Result
-    from retrytemplate.workers.message import DeadLetter, Message
     from retrytemplate.workers.registry import Registry
-
-__all__ = ["Run"]
 
 LOG = logging.getLogger("retrytemplate.workers")
 
@@ -37,7 +32,6 @@ GATE_MARGIN = 5.0
 """Seconds beyond the attempt timeout that a suspect waits for the attempts beside it."""
 STUCK_AFTER = 1.0  # seconds after the cancellation of an attempt
 LONGEST_TICK = 5.0
-MAX_DELAYED = 10  # delayed messages for each concurrent attempt, above which the intake pauses
 
 
 class Run:
@@ -78,53 +72,20 @@ class Run:
         # attempt, whose context it must not inherit.
         self.context = copy_context()
         self._idle: list[Slot] = []
-        self._executor: Executor | None = None
+        self.threads = HandlerThreads(
+            runtime.handler, runtime.name, runtime.concurrency, gate, self._threads_exhausted
+        )
         self.settlement = Settlement(source, runtime.settle_timeout, self._ack_failed)
         if settles_in_transaction:
             cache = SettlingCache(cache, source, self.settlement)
-        self.attempts = self._make_attempts(cache)
-        self.intake = self._make_intake()
+        self.attempts = Attempts(self, cache)
+        self.intake = Intake(self)
         self.registry = registry
         self.intake.on_first = None if registry is None else registry.received
 
-    def _make_attempts(self, cache: Any) -> Attempts:
-        runtime = self.runtime
-        return Attempts(
-            runtime.handler,
-            self.source,
-            self.settlement,
-            name=runtime.name,
-            cache=cache,
-            policy=runtime.retry,
-            backoff=runtime.backoff,
-            attempt_timeout=runtime.attempt_timeout,
-            remember=runtime.remember,
-            guards=runtime.guards,
-            clock=self.clock,
-            random=runtime.random,
-            executor=self._threads,
-            on_crash=self._crash_attributed,
-        )
-
-    def _make_intake(self) -> Intake:
-        runtime = self.runtime
-        return Intake(
-            self.source,
-            wait=runtime.receive_wait,
-            least=max(1, runtime.prefetch // 4),
-            max_delayed=MAX_DELAYED * runtime.concurrency,
-            free_places=self._free_places,
-            deliver=self._deliver,
-            dispatch=self.dispatch,
-            on_paused=self._paused,
-            on_failed=self._receive_failed,
-            clock=self.clock,
-            random=runtime.random or Random(),
-        )
-
     # -- messages --------------------------------------------------------------------------------
 
-    def _deliver(self, message: Message) -> Delivery:
+    def deliver(self, message: Message) -> Delivery:
         """A received message: its key, its decoded body, or why it has neither."""
         runtime = self.runtime
         delivery = Delivery(message, message.id, message)
@@ -140,7 +101,7 @@ class Run:
             delivery.key, delivery.error = message.id, exc
         return delivery
 
-    def _free_places(self) -> int:
+    def free_places(self) -> int:
         prefetch: int = self.runtime.prefetch
         return prefetch - len(self.intake.ready) - self.busy
 
@@ -223,22 +184,12 @@ class Run:
     def undecodable(self, delivery: Delivery, reason: str) -> DeadLetter:
         """The dead letter of a message that cannot be decoded."""
         key = self.attempts.template.scoped_key(delivery.key)
-        return undecodable_letter(delivery.message, key, reason, self.clock.time())
+        now, code_version = self.clock.time(), self.runtime.code_version
+        return undecodable_letter(delivery.message, key, reason, now, code_version)
 
-    def _threads(self) -> Executor:
-        """The threads of a handler that is a plain function."""
-        if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._executor = ThreadPoolExecutor(
-                self.runtime.concurrency, thread_name_prefix=f"{self.runtime.name}-handler"
-            )
-        return self._executor
-
-    def close_threads(self) -> None:
-        """End the threads; one that runs a handler is left behind."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+    def _threads_exhausted(self, error: Exception) -> None:
+        if not self.intake.is_stopped:  # else a shutdown has cancelled the attempts
+            self.fail(error)
 
     # -- maintenance -----------------------------------------------------------------------------
 
@@ -270,7 +221,13 @@ class Run:
         try:
             lost = await self.source.extend([delivery.message for delivery in owned])
         except Exception as exc:  # not a cancellation
-            LOG.warning("%s: visibility was not extended: %s", self.runtime.name, summary(exc))
+            LOG.warning(
+                "%s: cannot extend the visibility timeout of %s: %s; the worker tries again; "
+                "a message whose timeout ends before is delivered to another worker",
+                self.runtime.name,
+                format_count(len(owned), "message"),
+                summary(exc),
+            )
             return False
         deliveries = [by_message[id(message)] for message in lost if id(message) in by_message]
         for delivery in deliveries:
@@ -310,8 +267,7 @@ class Run:
             if runtime.listeners:
                 self.emit(events.MessageSuspected(**self._of(delivery)))
             return
-        row = OUTCOMES[result.outcome]
-        self._log(delivery, row.level, result)
+        self._log(delivery, OUTCOMES[result.outcome].level, result)
         if effect.event == "exclusive_timed_out":
             self.emit(events.MessageExclusiveTimedOut(**self._of(delivery)))
             return
@@ -367,7 +323,7 @@ class Run:
         """Publish the end of an exclusive attempt."""
         self.emit(events.MessageExclusive(**self._of(delivery), waited=waited, ran=ran))
 
-    def _crash_attributed(self, delivery: Delivery) -> None:
+    def crash_attributed(self, delivery: Delivery) -> None:
         self.counts["crashes"] += 1
         LOG.warning(
             "%s key=%s: its process crashed in an exclusive attempt, crash %s of %s",
@@ -376,25 +332,26 @@ class Run:
             delivery.crashes,
             self.runtime.retry.max_crashes,
         )
-        crashes = delivery.crashes
-        self.emit(events.MessageCrashAttributed(**self._of(delivery), crashes=crashes))
+        self.emit(events.MessageCrashAttributed(**self._of(delivery), crashes=delivery.crashes))
 
-    def _paused(self, reason: str, seconds: float) -> None:
-        self.emit(events.QueuePaused(**self._queue(), reason=reason, seconds=seconds))
+    def paused(self, reason: str, seconds: float) -> None:
+        self.emit(events.QueuePaused(**self.queue(), reason=reason, seconds=seconds))
 
     def _ack_failed(self, reason: str, count: int) -> None:
         self.counts["ack_failed"] += count
-        LOG.warning("%s: %s messages were not settled: %s", self.runtime.name, count, reason)
-        self.emit(events.QueueAckFailed(**self._queue(), reason=reason, count=count))
+        then = "the queue delivers each again: check its server, or raise settle_timeout"
+        if reason == "rejected":
+            then = "the queue has delivered each to another worker, which settles it"
+        messages = format_count(count, "message")
+        LOG.warning("%s: cannot settle %s: %s; %s", self.runtime.name, messages, reason, then)
+        self.emit(events.QueueAckFailed(**self.queue(), reason=reason, count=count))
 
-    def _receive_failed(self, error: Exception) -> None:
+    def receive_failed(self, error: Exception) -> None:
         self.counts["receive_failed"] += 1
-        if not self.intake.is_failing:
-            LOG.error("%s: the queue is unavailable: %s", self.runtime.name, summary(error))
-        self.emit(events.QueueReceiveFailed(**self._queue(), error=error))
+        self.emit(events.QueueReceiveFailed(**self.queue(), error=error))
 
-    def _queue(self) -> dict[str, Any]:
+    def queue(self) -> dict[str, Any]:
         return {"name": self.runtime.name, "queue_name": self.source.name}
 
     def _of(self, delivery: Delivery) -> dict[str, Any]:
-        return {**self._queue(), "key": delivery.key}
+        return {**self.queue(), "key": delivery.key}

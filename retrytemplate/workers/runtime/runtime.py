@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.cancel_reason import CancelReason
@@ -16,15 +16,16 @@ from retrytemplate._internal.validation import (
     check_methods,
     check_span,
     check_text,
-    to_seconds,
+    check_text_or_none,
+    read_seconds,
 )
 from retrytemplate.backends.durable import AwaitedCache
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.caches.base import METHODS
-from retrytemplate.clock import given_or_system
+from retrytemplate.clock import Clock, given_or_system
 from retrytemplate.control.crash_loop import CrashLoopError
-from retrytemplate.control.events import as_listeners, check_listeners
+from retrytemplate.control.events import ControlListener, Observable, to_listeners
 from retrytemplate.control.isolation_gate.gate import PROCESS_GATE
 from retrytemplate.errors import MisuseError
 from retrytemplate.workers.crash_attribution import RedeliveryPolicy
@@ -37,23 +38,18 @@ from retrytemplate.workers.sources.base import METHODS as SOURCE_METHODS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
-    from contextlib import AbstractAsyncContextManager
     from random import Random
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate.clock import Clock
-    from retrytemplate.control.events import ControlListener
     from retrytemplate.control.pipeline.lint import LintWarning
     from retrytemplate.workers.message import Message
     from retrytemplate.workers.sources.base import Source
-
-__all__ = ["WorkerRuntime"]
 
 SIGNALS = signal.SIGTERM, signal.SIGINT
 BACKOFF = ExponentialBackoff(initial=1.0, maximum=300.0, jitter="full")
 
 
-class WorkerRuntime:
+class WorkerRuntime(Observable):
     """Receives messages from a queue and runs a handler for each, with stateful retry.
 
     Every attempt is recorded before it runs.  A message whose attempt is lost with its process runs
@@ -61,7 +57,9 @@ class WorkerRuntime:
 
     :param source: the queue.
     :param handler: ``async def handle(message, context)``, or a plain function, which runs in a
-        thread; it returns an outcome, or any other value to acknowledge the message.
+        thread; it returns an outcome, or any other value to acknowledge the message.  A plain
+        function with a further parameter ``stop`` gets a ``threading.Event``, which is set when its
+        attempt ends before it returns.
     :param name: names the runtime in logs and events; the scope of its keys.  A runtime of another
         name starts every key with its first attempt.
     :param cache: an asynchronous context cache; None: that of the source.
@@ -69,7 +67,7 @@ class WorkerRuntime:
     :param prefetch: messages that are received and not settled, those in flight included; None:
         twice the concurrency, or the concurrency if the source has a ``delivery_limit``.
     :param attempt_timeout: seconds for the handler, default 30.  A plain function is not
-        interrupted.
+        interrupted: its thread continues, see ``RuntimeSnapshot.abandoned_threads``.
     :param retry: default ``RedeliveryPolicy()``.
     :param backoff: before the next attempt; default exponential from 1 s to 300 s with jitter.
     :param key: a function of the message; None: its id.
@@ -86,6 +84,7 @@ class WorkerRuntime:
         visibility timeout, if the source cannot delay.
     :param guards: asked before each attempt.
     :param listeners: objects with ``on_event``.
+    :param code_version: of the program, such as a tag or a commit; stored with dead letters.
     :param clock: None: the clock of the system.
     :param random: for jitter; None: a generator of its own.
     :raises MisuseError: if there is no cache, or the cache blocks.
@@ -132,21 +131,22 @@ class WorkerRuntime:
         max_local_delay: Seconds = 60.0,
         guards: Iterable[Any] = (),
         listeners: Iterable[ControlListener] = (),
+        code_version: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        _check_required(source, handler, name)
+        _check(source, handler, name, code_version)
         check_at_least_one("concurrency", concurrency)
         self.source = source
         self.handler = handler
         self.name = name
         self.concurrency = concurrency
         self._prefetch = _prefetch(prefetch)
-        self.attempt_timeout = _seconds("attempt_timeout", attempt_timeout, check_span)
-        self.remember = _seconds("remember", remember, check_limit)
-        self.settle_timeout = _seconds("settle_timeout", settle_timeout, check_span)
-        self.receive_wait = _seconds("receive_wait", receive_wait, check_span)
-        self.max_local_delay = _seconds("max_local_delay", max_local_delay, check_limit)
+        self.attempt_timeout: float = read_seconds("attempt_timeout", attempt_timeout, check_span)
+        self.remember: float = read_seconds("remember", remember, check_limit)
+        self.settle_timeout: float = read_seconds("settle_timeout", settle_timeout, check_span)
+        self.receive_wait: float = read_seconds("receive_wait", receive_wait, check_span)
+        self.max_local_delay: float = read_seconds("max_local_delay", max_local_delay, check_limit)
         self.retry = _instance("retry", retry, RedeliveryPolicy)
         self.shutdown = _instance("shutdown", shutdown, Shutdown)
         self.backoff = _instance("backoff", backoff, Backoff)
@@ -154,10 +154,11 @@ class WorkerRuntime:
         self.decode = _function("decode", decode)
         self.gate = gate
         self.guards = tuple(guards)
-        self.listeners = _listeners(listeners)
-        self.clock = given_or_system(clock)
-        self.random = random
+        self.listeners = to_listeners(listeners)
+        self.code_version = code_version
+        self.clock, self.random = given_or_system(clock), random
         self.cache = self._checked_cache(cache)
+        self._track()
 
     @property
     def prefetch(self) -> int:
@@ -173,13 +174,15 @@ class WorkerRuntime:
             cache = self.source.default_cache()
         if cache is None:
             raise MisuseError(
-                f"{type(self.source).__name__} has no context cache of its own: pass cache="
+                f"cache must be given, because {type(self.source).__name__} has no default one: "
+                "pass an asynchronous context cache, such as AsyncSQLRetryContextCache"
             )
         check_methods("cache", cache, *METHODS, "close")
         if getattr(cache, "blocking", False):
+            twin = getattr(cache, "asynchronous_twin", None) or "an asynchronous cache"
             raise MisuseError(
-                f"{type(cache).__name__} blocks: a runtime needs "
-                f"{getattr(cache, 'asynchronous_twin', None) or 'an asynchronous cache'}"
+                f"cache must not block the event loop of the runtime, got {type(cache).__name__}: "
+                f"use {twin}"
             )
         return cache
 
@@ -193,7 +196,9 @@ class WorkerRuntime:
             within ten minutes; known with a durable cache.
         """
         if self._stop is not None:
-            raise MisuseError(f"the runtime {self.name!r} is running")
+            raise MisuseError(
+                f"the runtime {self.name!r} runs already: wait for its end, or create another one"
+            )
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         task = asyncio.get_running_loop().create_task(self._main(self._stop, self._hurry))
         try:
@@ -311,15 +316,10 @@ async def _handled_signals(call: Callable[[], None]) -> AsyncIterator[None]:
             signal.signal(number, before[number])
 
 
-def _seconds(name: str, value: Any, check: Callable[[str, Any], None]) -> float:
-    seconds: float = to_seconds(value)
-    check(name, seconds)
-    return seconds
-
-
-def _check_required(source: Any, handler: Any, name: Any) -> None:
+def _check(source: Any, handler: Any, name: Any, code_version: Any) -> None:
     check_methods("source", source, *SOURCE_METHODS)
     check_text("name", name)
+    check_text_or_none("code_version", code_version)
     if not callable(handler):
         raise TypeError(f"handler must be a function of (message, context), got {handler!r}")
 
@@ -328,12 +328,6 @@ def _prefetch(prefetch: int | None) -> int | None:
     if prefetch is not None:
         check_at_least_one("prefetch", prefetch)
     return prefetch
-
-
-def _listeners(listeners: Any) -> tuple[ControlListener, ...]:
-    value: tuple[ControlListener, ...] = as_listeners(listeners)
-    check_listeners("listeners", value)
-    return value
 
 
 def _function(name: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, field, frozen, validators
+from attrs import Factory, asdict, define, field, frozen, validators
 
 from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.validation import (
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.cancel_reason import CancelReason
     from retrytemplate.workers.message import Message
     from retrytemplate.workers.runtime.run import Run
-
-__all__ = ["Cleanup", "Shutdown", "ShutdownReport", "shut_down"]
 
 LOG = logging.getLogger("retrytemplate.workers")
 
@@ -113,26 +111,24 @@ class ShutdownReport:
         return not failed and self.error is None
 
 
+@define(eq=False)
 class _Steps:
     """The steps of one shutdown, in order."""
 
-    def __init__(self, run: Run, cache: Any, reason: CancelReason, hurry: asyncio.Event) -> None:
-        self.run = run
-        self.cache = cache
-        self.reason = reason
-        self.hurry = hurry
-        self.limits = run.runtime.shutdown
-        self.began = run.clock.monotonic()
-        self.released = 0
-        self.cancelled = 0
-        self.stuck = 0
-        self.cleanups_failed: list[str] = []
+    run: Run
+    cache: Any
+    reason: CancelReason
+    hurry: asyncio.Event
+    limits: Shutdown
+    began: float
+    cancelled: int = 0
+    stuck: int = 0
+    cleanups_failed: list[str] = Factory(list)
 
     def _announce(self, step: str) -> None:
         run = self.run
         LOG.info("%s: stopping (%s): %s", run.runtime.name, self.reason.value, step)
-        queue = {"name": run.runtime.name, "queue_name": run.source.name}
-        run.emit(events.WorkerStopping(**queue, step=step, reason=self.reason))
+        run.emit(events.WorkerStopping(**run.queue(), step=step, reason=self.reason))
 
     async def end_intake(self, receiving: asyncio.Task[Sequence[Message]]) -> None:
         """Receive nothing more; release the prefetched and delayed messages."""
@@ -194,21 +190,18 @@ class _Steps:
             task.cancel()
         run = self.run
         end = run.clock.monotonic() + self.limits.cleanup
+        limit = self.limits.cleanup or 1.0
         steps = [
-            Cleanup(run.settlement.end, "acknowledgements", self.limits.cleanup or 1.0),
+            Cleanup(run.settlement.end, "acknowledgements", limit),
             *self.limits.cleanups,
-            *self._registry(),  # before the source: the cache may use its connections
-            Cleanup(run.source.close, "source", self.limits.cleanup or 1.0),
-            Cleanup(self.cache.close, "cache", self.limits.cleanup or 1.0),
+            Cleanup(run.source.close, "source", limit),
+            Cleanup(self.cache.close, "cache", limit),
         ]
+        if run.registry is not None:  # before the source: the cache may use its connections
+            steps.insert(-2, Cleanup(run.registry.leave, "registry", limit))
         for step in steps:
             await self._clean(step, end)
-        run.close_threads()
-
-    def _registry(self) -> list[Cleanup]:
-        registry = self.run.registry
-        limit = self.limits.cleanup or 1.0
-        return [] if registry is None else [Cleanup(registry.leave, "registry", limit)]
+        run.threads.close()
 
     async def _clean(self, step: Cleanup, end: float) -> None:
         rest = max(0.0, end - self.run.clock.monotonic())
@@ -241,7 +234,7 @@ async def shut_down(
     :param tasks: cancelled before the cleanups: the renewal of visibility.
     :param hurry: set: the grace period ends at once.
     """
-    steps = _Steps(run, cache, reason, hurry)
+    steps = _Steps(run, cache, reason, hurry, run.runtime.shutdown, run.clock.monotonic())
     before = dict(run.counts)
     await steps.end_intake(receiving)
     expired = await steps.await_attempts()
@@ -261,6 +254,6 @@ async def shut_down(
     level = logging.INFO if report.clean else logging.ERROR
     LOG.log(level, "%s: stopped: %s", run.runtime.name, report)
     numbers = asdict(report, filter=lambda field, _: field.name != "error")
-    queue = {"name": run.runtime.name, "queue_name": run.source.name}
-    run.emit(events.WorkerStopped(**queue, reason=reason, report=numbers | {"clean": report.clean}))
+    numbers |= {"clean": report.clean}
+    run.emit(events.WorkerStopped(**run.queue(), reason=reason, report=numbers))
     return report

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.errors import GateTimeoutError
 from retrytemplate.workers.engine import (
     Action,
-    Delay,
     Emit,
     EnterGate,
     Execute,
@@ -19,17 +18,15 @@ from retrytemplate.workers.engine import (
     process,
     process_undecodable,
 )
-from retrytemplate.workers.settlement import NotSettledError
+from retrytemplate.workers.settlement import NotSettledError, Settlement
 
 if TYPE_CHECKING:
     from retrytemplate._internal.cancel_reason import CancelReason
-    from retrytemplate.workers.engine import Effect, Reply, Result
+    from retrytemplate.workers.engine import Delay, Reply, Result
     from retrytemplate.workers.runtime.attempts import Delivery
-    from retrytemplate.workers.settlement import Settlement
-
-__all__ = ["Slot"]
 
 LOG = logging.getLogger("retrytemplate.workers")
+DONE: Reply = None, None
 
 
 class Slot:
@@ -110,39 +107,40 @@ class Slot:
             del delivery, result  # an idle slot keeps no claim alive through a traceback
 
     async def _process(self, delivery: Delivery) -> Result:
+        """Perform the effects of a message, one after the other."""
+        run = self._run
         delivery.may_cancel, delivery.began = True, None
         if delivery.error is None:
-            steps = process(self._run.rules, delivery.is_suspect)
+            steps = process(run.rules, delivery.is_suspect)
         else:
             steps = process_undecodable(str(delivery.error) or type(delivery.error).__name__)
+        reply: Reply | None = None
         try:
-            effect = next(steps)
             while True:
-                effect = steps.send(await self._perform(delivery, effect))
+                effect = steps.send(reply)  # type: ignore[arg-type]  # None starts it
+                reply = DONE
+                if isinstance(effect, EnterGate):
+                    reply = None, await self._enter(effect.exclusive)
+                elif isinstance(effect, Execute):
+                    reply = await run.attempts.execute(delivery, effect.exclusive), None
+                elif isinstance(effect, Settle):
+                    delivery.may_cancel = False
+                    self._release_permit()
+                    reply = None, await self._settle(delivery, effect)
+                elif isinstance(effect, LeaveGate):
+                    self._leave_gate(delivery)
+                elif isinstance(effect, Emit):
+                    run.report(delivery, effect)
+                else:
+                    self._delay(delivery, effect)
         except StopIteration as end:
             result: Result = end.value
             return result
 
-    async def _perform(self, delivery: Delivery, effect: Effect) -> Reply:
-        run = self._run
-        if isinstance(effect, EnterGate):
-            return None, await self._enter(effect.exclusive)
-        if isinstance(effect, Execute):
-            attempted = await run.attempts.execute(delivery, effect.exclusive)
-            return attempted, None
-        if isinstance(effect, LeaveGate):
-            self._leave_gate(delivery)
-        elif isinstance(effect, Emit):
-            run.report(delivery, effect)
-        elif isinstance(effect, Settle):
-            delivery.may_cancel = False
-            self._release_permit()
-            return None, await self._settle(delivery, effect)
-        elif isinstance(effect, Delay):
-            delivery.is_suspect, delivery.may_cancel = effect.is_suspect, True
-            self._release_permit()
-            run.delay(delivery, effect.delay)
-        return None, None
+    def _delay(self, delivery: Delivery, effect: Delay) -> None:
+        delivery.is_suspect, delivery.may_cancel = effect.is_suspect, True
+        self._release_permit()
+        self._run.delay(delivery, effect.delay)
 
     async def _enter(self, exclusive: bool) -> BaseException | None:
         run = self._run

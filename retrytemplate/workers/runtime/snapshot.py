@@ -8,8 +8,6 @@ from attrs import asdict, field, frozen
 
 from retrytemplate.caches.record import shortened
 
-__all__ = ["LastFailure", "RuntimeSnapshot", "RuntimeState", "snapshot_of"]
-
 LONGEST_ERROR = 500  # characters
 
 RuntimeState = Literal["starting", "running", "paused", "draining", "stopped"]
@@ -55,6 +53,8 @@ class RuntimeSnapshot:
     :param requeued: failed attempts that are made again.
     :param crashes: crashes that were attributed to messages.
     :param stuck: attempts that ignore their cancellation.
+    :param abandoned_threads: threads of a plain handler that still run, although their attempts
+        have ended, at the attempt timeout or in a shutdown.
     :param longest_stall: longest time for which the event loop was blocked, in seconds.
     :param last_failure: the last failed attempt; None: no attempt failed.
     """
@@ -76,6 +76,7 @@ class RuntimeSnapshot:
     released: int = 0
     crashes: int = 0
     stuck: int = 0
+    abandoned_threads: int = 0
     ack_failed: int = 0
     receive_failed: int = 0
     longest_stall: float = 0.0
@@ -113,6 +114,7 @@ def snapshot_of(run: Any) -> RuntimeSnapshot:
         released=counts["release"],
         crashes=counts["crashes"],
         stuck=run.stuck,
+        abandoned_threads=run.threads.abandoned,
         ack_failed=counts["ack_failed"],
         receive_failed=counts["receive_failed"],
         longest_stall=run.longest_stall,

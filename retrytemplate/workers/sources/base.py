@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from retrytemplate.caches.base import AsyncRetryContextCache
     from retrytemplate.workers.message import DeadLetter, Message
 
-__all__ = ["METHODS", "Source", "TransactionalSource"]
-
 METHODS = "open receive acknowledge requeue dead_letter release extend close default_cache".split()
 
 

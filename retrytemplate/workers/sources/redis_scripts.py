@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from retrytemplate._storage.redis_script import Script
 
-__all__ = ["ACKNOWLEDGE", "CLAIM", "DEAD_LETTER", "DELETE_CONSUMER", "EXTEND", "RELEASE", "TAKE"]
-
 # KEYS: the stream.  ARGV: the group, the consumer, then those of each script.
 OWNED = """
 local stream, group, me = KEYS[1], ARGV[1], ARGV[2]

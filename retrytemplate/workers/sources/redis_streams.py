@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from attrs import define
@@ -14,6 +14,7 @@ from attrs import define
 from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate._internal.validation import (
     check_at_least_one,
+    check_flag,
     check_text,
     check_text_or_none,
     check_wait,
@@ -28,23 +29,20 @@ from retrytemplate.backends.redis.cache import AsyncRedisRetryContextCache
 from retrytemplate.caches.worker_id import next_number, worker_name
 from retrytemplate.errors import MisuseError
 from retrytemplate.workers.errors import SourceUnavailableError
-from retrytemplate.workers.message import DamagedMessage, Message
+from retrytemplate.workers.message import DamagedMessage, DeadLetter, Message
 from retrytemplate.workers.sources import redis_scripts as scripts
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
-    from typing import Literal
 
     from redis.asyncio import Redis
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate.workers.message import DeadLetter
 
     # Id, names and values of the fields, deliveries.
     Entry = tuple[bytes, list[bytes], int]
-    State = Literal["owned", "settled", "lost"]
-
-__all__ = ["RedisStreamSource"]
+    # acknowledging: also while the answer to an acknowledgement is unknown.
+    State = Literal["owned", "acknowledging", "settled", "lost"]
 
 OWNER = StoreRole("message queue", extra="redis")
 TIMEOUT = 5.0
@@ -114,10 +112,7 @@ class RedisStreamSource:
         check_text_or_none("dead_letters", dead_letters)
         if maxlen is not None:
             check_at_least_one("maxlen", maxlen)
-        if not isinstance(delete_acknowledged, bool):
-            raise TypeError(
-                f"delete_acknowledged must be True or False, got {delete_acknowledged!r}"
-            )
+        check_flag("delete_acknowledged", delete_acknowledged)
         self.name = stream
         self.group = group
         self.dead_letters = dead_letters
@@ -297,9 +292,10 @@ class RedisStreamSource:
 
     async def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
         """Acknowledge the entries, and delete them; return those of other owners."""
-        mine = [each for each in messages if each.receipt.state == "owned"]
+        mine = [each for each in messages if each.receipt.state in ("owned", "acknowledging")]
         rejected: set[bytes] = set()
         if mine:
+            self._mark(mine, (), "acknowledging")  # not extended: it may be settled already
             ids = [each.receipt.entry for each in mine]
             deletes = int(self._deletes)
             rejected = {*await self._run("acknowledge", scripts.ACKNOWLEDGE, deletes, *ids)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from attrs import frozen
 
@@ -13,29 +13,26 @@ from retrytemplate._internal.validation import check_wait
 from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate._storage.operation_runner import translate_errors
 from retrytemplate._storage.process_liveness import is_process_gone, process_fingerprint
+from retrytemplate._storage.sql_dialect import in_dialect
 from retrytemplate.backends.sql.cache import AsyncSQLRetryContextCache
 from retrytemplate.caches.record import shortened
 from retrytemplate.caches.worker_id import next_number, worker_name
-from retrytemplate.clock import given_or_system
+from retrytemplate.clock import Clock, given_or_system
 from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.workers import job_statements as sql
 from retrytemplate.workers.errors import JobQueueError
 from retrytemplate.workers.job_queue import JobQueue
-from retrytemplate.workers.message import Message
+from retrytemplate.workers.message import DeadLetter, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from typing import TypeVar
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate.clock import Clock
-    from retrytemplate.workers.message import DeadLetter
+    from retrytemplate.caches.base import Claim
 
     T = TypeVar("T")
-
-__all__ = ["SQLSource"]
 
 # Seconds between two looks into an empty queue.
 FIRST_POLL, LONGEST_POLL = 0.02, 0.25
@@ -112,6 +109,8 @@ class SQLSource:
         self._worker_number = next_number()
         self._poll = FIRST_POLL
         self._checked_at = -self._lease
+        dialect = queue.database.engine.dialect.name
+        self._acknowledgement = in_dialect(sql.ACKNOWLEDGE_ENDED, dialect, queue.prefix)
 
     def __repr__(self) -> str:
         return f"<SQLSource {self.queue!r}>"
@@ -159,16 +158,16 @@ class SQLSource:
             worker=worker_name(self._worker_number),
             process=process_fingerprint(),
         )
-        for row in sorted(rows, key=lambda row: (-row.priority, row.number)):
+        for _, number, fence, id, body, deliveries, enqueued_at in sorted(rows):
             taken.append(
                 JobMessage(
-                    row.id,
-                    row.body.encode(),
+                    id,
+                    body.encode(),
                     queue=self.name,
-                    delivery_count=row.deliveries,
-                    redelivered=row.deliveries > 1,
-                    enqueued_at=row.enqueued_at,
-                    receipt=_Receipt(self, row.number, row.fence),
+                    delivery_count=deliveries,
+                    redelivered=deliveries > 1,
+                    enqueued_at=enqueued_at,
+                    receipt=_Receipt(self, number, fence),
                 )
             )
 
@@ -192,9 +191,21 @@ class SQLSource:
 
         :return: the messages that were delivered to another worker: they are unchanged.
         """
-        return _missing(
-            messages, await self._settle("acknowledge", sql.ACKNOWLEDGE, messages, connection)
-        )
+        return await self._settle("acknowledge", sql.ACKNOWLEDGE, messages, connection)
+
+    async def end_and_acknowledge(
+        self, cache: AsyncSQLRetryContextCache, claim: Claim, message: Message, **marker: Any
+    ) -> bool:
+        """End an attempt and complete its job in one round trip.
+
+        :param marker: the further arguments of ``cache.succeed``.
+        :return: False: the message was delivered to another worker; the attempt has ended.
+        :raises LeaseLostError: another claim holds the key; the job is unchanged.
+        """
+        _, number, fence = message.receipt
+        job = {"number": number, "delivery": fence}
+        with translate_errors(JobQueueError):
+            return await cache.succeed_with(claim, self._acknowledgement, job, **marker)
 
     async def requeue(
         self,
@@ -209,12 +220,9 @@ class SQLSource:
         :param connection: of a transaction that contains it.
         :raises LeaseLostError: within a transaction: the message was delivered to another worker.
         """
-        failure = _reason(reason)
-        done = await self._settle(
-            "requeue", sql.REQUEUE, [message], connection, delay=float(delay), failure=failure
+        await self._settle_one(
+            "requeue", sql.REQUEUE, message, connection, delay=float(delay), reason=reason
         )
-        if connection is not None and not done:
-            raise _lost(message)
 
     async def dead_letter(
         self, message: Message, letter: DeadLetter, *, connection: AsyncConnection | None = None
@@ -226,17 +234,8 @@ class SQLSource:
         """
         data = letter.as_json()
         del data["message"]  # the row has it
-        failure = _reason(letter.reason)
-        done = await self._settle(
-            "dead_letter",
-            sql.DEAD_LETTER,
-            [message],
-            connection,
-            letter=json.dumps(data),
-            failure=failure,
-        )
-        if connection is not None and not done:
-            raise _lost(message)
+        values = {"letter": json.dumps(data), "reason": letter.reason}
+        await self._settle_one("dead_letter", sql.DEAD_LETTER, message, connection, **values)
 
     async def release(self, messages: Sequence[Message]) -> None:
         """Make the jobs ready at once; this delivery is not counted."""
@@ -244,14 +243,12 @@ class SQLSource:
 
     async def extend(self, messages: Sequence[Message]) -> list[Message]:
         """Begin the leases of the messages again; return those that are not held any more."""
-        lost = _missing(
-            messages, await self._settle("extend", sql.EXTEND, messages, lease=self._lease)
-        )
-        return _missing(lost, await self._settle("extend", sql.EXTEND_LOCKED, lost))
+        lost = await self._settle("extend", sql.EXTEND, messages, lease=self._lease)
+        return await self._settle("extend", sql.EXTEND_LOCKED, lost)
 
     async def is_settled(self, message: Message) -> bool:
         """Whether this delivery was settled; False if the message was delivered again."""
-        return bool(await self._settle("is_settled", sql.SETTLED, [message]))
+        return not await self._settle("is_settled", sql.SETTLED, [message])
 
     async def shares_database(self, cache: Any) -> bool:
         """Whether a context cache is in the database of the queue.
@@ -281,13 +278,29 @@ class SQLSource:
         messages: Sequence[Message],
         connection: Any = None,
         **values: Any,
-    ) -> set[tuple[int, int]]:
-        """The deliveries to which a statement applied, by number and fence."""
+    ) -> list[Message]:
+        """Run a statement on deliveries; return the messages that it did not apply to."""
         if not messages:
-            return set()
+            return []
         pairs = json.dumps([message.receipt[1:] for message in messages])
         rows = await self.queue.ask(name, statement, connection, pairs=pairs, **values)
-        return {(number, fence) for number, fence in rows}
+        done = {(number, fence) for number, fence in rows}
+        return [message for message in messages if message.receipt[1:] not in done]
+
+    async def _settle_one(
+        self,
+        name: str,
+        statement: str,
+        message: Message,
+        connection: Any,
+        *,
+        reason: str,
+        **values: Any,
+    ) -> None:
+        failure = json.dumps(shortened(reason, REASON_LIMIT))
+        lost = await self._settle(name, statement, [message], connection, failure=failure, **values)
+        if connection is not None and lost:
+            raise _lost(message)
 
     async def close(self) -> None:
         """Close the connections of the queue; its next use opens others."""
@@ -302,11 +315,3 @@ class SQLSource:
 
 def _lost(message: Message) -> LeaseLostError:
     return LeaseLostError(f"message {message.id!r} was delivered to another worker")
-
-
-def _missing(messages: Sequence[Message], done: set[tuple[int, int]]) -> list[Message]:
-    return [message for message in messages if message.receipt[1:] not in done]
-
-
-def _reason(text: str) -> str:
-    return json.dumps(shortened(text, REASON_LIMIT))

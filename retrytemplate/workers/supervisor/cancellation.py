@@ -7,15 +7,10 @@ reason is kept in an object in the task's context, which the tasks that it start
 from __future__ import annotations
 
 import sys
-from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
 
 from retrytemplate._internal.cancel_reason import CancelReason
-
-if TYPE_CHECKING:
-    from contextvars import Context
-
-__all__ = ["Cancellation", "cancel_reason", "known_reason"]
 
 
 class Cancellation:
@@ -26,12 +21,13 @@ class Cancellation:
         itself.
     """
 
-    __slots__ = ("outer", "reason", "supervisor")
+    __slots__ = ("cleanup", "outer", "reason", "supervisor")
 
     def __init__(self, supervisor: Any = None, outer: Cancellation | None = None) -> None:
         self.supervisor = supervisor
         self.outer = outer
         self.reason: CancelReason | None = None
+        self.cleanup = True  # False: a shielded cleanup of the task failed
 
     @staticmethod
     def current() -> Cancellation | None:

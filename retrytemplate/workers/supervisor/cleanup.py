@@ -18,7 +18,7 @@ from retrytemplate._internal.validation import (
 from retrytemplate.clock import SystemClock
 from retrytemplate.control.events import call_listener
 from retrytemplate.workers.supervisor.cancellation import Cancellation
-from retrytemplate.workers.supervisor.event_loops import run_shielded, task_starter
+from retrytemplate.workers.supervisor.event_loops import TaskStarter, run_shielded, task_starter
 from retrytemplate.workers.supervisor.handles import (
     LOG,
     STUCK_AFTER,
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate.workers.supervisor.event_loops import TaskStarter
-
-__all__ = ["shielded"]
 
 LONGEST = 60.0
 
@@ -180,6 +177,8 @@ class _Cleanup:
             *(printable(self.resource), printable(self.operation), summary(error)),
             exc_info=error,
         )
+        if self.caller is not None:
+            self.caller.cleanup = False
         if self.supervisor is not None:
             self.supervisor._on_cleanup_failed(task, self.resource, error)
         if self.on_failed is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 from retrytemplate._internal.awaitables import in_trio
 from retrytemplate._internal.cancel_scope import wait_shielded
@@ -13,12 +13,9 @@ from retrytemplate._internal.cancel_scope import wait_shielded
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from contextvars import Context
-    from typing import Literal, Self
 
     State = Literal["running", "succeeded", "failed", "cancelled"]
     OnEnd = Callable[[State, Any], None]
-
-__all__ = ["Event", "TaskStarter", "run_shielded", "task_starter"]
 
 T = TypeVar("T")
 
@@ -33,22 +30,32 @@ class Event(Protocol):
     async def wait(self) -> Any: ...
 
 
-class TaskStarter(Protocol):
+class _AsyncioStarter:
     """A context manager that starts tasks.
 
     A cancellation of its block does not reach the tasks.  The block of trio ends when they have
     ended; with asyncio they may run on.
     """
 
-    async def __aenter__(self) -> Self: ...
+    def __init__(self) -> None:
+        import asyncio
 
-    async def __aexit__(self, kind: Any, error: Any, trace: Any, /) -> bool: ...
+        self._running_loop = asyncio.get_running_loop
+        self._loop = asyncio.get_running_loop()
+        self.event = asyncio.Event
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: Any) -> bool:
+        return False
 
     def is_current(self) -> bool:
         """Whether the caller runs in the event loop of the block."""
-        ...
-
-    def event(self) -> Event: ...
+        try:
+            return self._running_loop() is self._loop
+        except RuntimeError:  # no loop runs in this thread
+            return False
 
     def start(
         self,
@@ -64,53 +71,13 @@ class TaskStarter(Protocol):
         :param on_end: called in the context at the end, with the state and the value or exception.
         :param shielded: only that ``cancel()`` cancels the task, not the end of the event loop.
         """
-        ...
-
-    async def wait(self, event: Event, seconds: float) -> None:
-        """Wait for the event, but not longer than *seconds*; it may be set in both cases."""
-        ...
-
-
-def task_starter() -> TaskStarter:
-    """A starter of tasks in the present event loop."""
-    return _TrioStarter() if in_trio() else _AsyncioStarter()
-
-
-class _AsyncioStarter:
-    def __init__(self) -> None:
-        import asyncio
-
-        self._running_loop = asyncio.get_running_loop
-        self._loop = asyncio.get_running_loop()
-        self.event = asyncio.Event
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: Any) -> bool:
-        return False
-
-    def is_current(self) -> bool:
-        try:
-            return self._running_loop() is self._loop
-        except RuntimeError:  # no loop runs in this thread
-            return False
-
-    def start(
-        self,
-        name: str,
-        coroutine: Coroutine[Any, Any, Any],
-        context: Context,
-        on_end: OnEnd,
-        *,
-        shielded: bool = False,
-    ) -> Any:
         create: Any = _shielded_task if shielded else self._loop.create_task
         task = create(coroutine, name=name, context=context)
         task.add_done_callback(partial(_ended, on_end), context=context)
         return task.owner if shielded else task
 
     async def wait(self, event: Event, seconds: float) -> None:
+        """Wait for the event, but not longer than *seconds*; it may be set in both cases."""
         # Not a time limit that cancels: the task that waits may be shielded.
         timer = self._loop.call_later(seconds, event.set)
         try:
@@ -160,6 +127,8 @@ def _ended(on_end: OnEnd, task: Any) -> None:
 
 
 class _TrioStarter:
+    """The same under trio."""
+
     def __init__(self) -> None:
         import trio
 
@@ -222,6 +191,14 @@ class _TrioStarter:
             on_end(state, result)
         finally:
             del on_end, coroutine  # from Python 3.13 on, frames of the traceback lead to this one
+
+
+TaskStarter = _AsyncioStarter | _TrioStarter
+
+
+def task_starter() -> TaskStarter:
+    """A starter of tasks in the present event loop."""
+    return _TrioStarter() if in_trio() else _AsyncioStarter()
 
 
 def _drop_frame(error: BaseException) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import check_choice, check_function, check_methods
@@ -25,21 +25,12 @@ from retrytemplate.workers.supervisor.task_group import run_group
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-    from typing import Literal, TypeVar
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.classify.exceptions import ExceptionClassifier
 
     T = TypeVar("T")
     R = TypeVar("R")
-
-__all__ = [
-    "gather_all",
-    "leaf_exceptions",
-    "process_many",
-    "split_group",
-    "translate_group",
-]
 
 
 def leaf_exceptions(group: BaseException) -> tuple[BaseException, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
 from traceback import StackSummary
-from types import CoroutineType
+from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from retrytemplate._internal.awaitables import close_unawaited
 from retrytemplate._internal.cancel_reason import CancelReason
@@ -17,25 +17,8 @@ from retrytemplate._internal.formatting import operation_of, printable, qualifie
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
-    from types import FrameType
-
     from retrytemplate.workers.supervisor.cancellation import Cancellation
     from retrytemplate.workers.supervisor.event_loops import Event, State, TaskStarter
-
-__all__ = [
-    "LOG",
-    "STUCK_AFTER",
-    "Failure",
-    "Owner",
-    "StopReport",
-    "SupervisorSnapshot",
-    "TaskHandle",
-    "close_work",
-    "coroutine_of",
-    "log_stuck",
-    "operation_of_coroutine",
-]
 
 LOG = logging.getLogger("retrytemplate.workers")
 STUCK_AFTER = 1.0
@@ -50,6 +33,7 @@ class Owner(Protocol):
     def _on_end(self, task: TaskHandle) -> None: ...
 
 
+@define(eq=False, repr=False)
 class TaskHandle:
     """A task of a ``TaskSupervisor``; made by its ``start``.
 
@@ -68,48 +52,26 @@ class TaskHandle:
     ('first', True, 8)
     """
 
-    __slots__ = (
-        "_cancellation",
-        "_cancelled_at",
-        "_coroutine",
-        "_event",
-        "_native",
-        "_operation",
-        "_owner",
-        "_result",
-        "_started_at",
-        "_starter",
-        "_state",
-        "key",
-        "name",
-    )
+    _owner: Owner
+    _starter: TaskStarter
+    _coroutine: Any  # None after its end
+    _cancellation: Cancellation
+    _operation: str | Callable[..., Any]
+    name: str
+    key: Hashable = None
+    _shielded: bool = field(default=False, kw_only=True, alias="shielded")
+    _state: State = field(init=False, default="running")
+    _event: Event | None = field(init=False, default=None)
+    _cancelled_at: float | None = field(init=False, default=None)
+    _result: Any = field(init=False, default=None)
+    _started_at: float = field(init=False)
+    _native: Any = field(init=False)
 
-    def __init__(
-        self,
-        owner: Owner,
-        starter: TaskStarter,
-        coroutine: Coroutine[Any, Any, Any],
-        cancellation: Cancellation,
-        operation: str | Callable[..., Any],
-        name: str,
-        key: Hashable = None,
-        *,
-        shielded: bool = False,
-    ) -> None:
-        self._owner = owner
-        self._starter = starter
-        self._coroutine: Coroutine[Any, Any, Any] | None = coroutine
-        self._cancellation = cancellation
-        self._operation = operation
-        self.name = name
-        self.key = key
-        self._state: State = "running"
-        self._event: Event | None = None
-        self._cancelled_at: float | None = None
-        self._result: Any = None
-        self._started_at = owner._now()
-        self._native: Any = starter.start(
-            name, coroutine, cancellation.context(), self._end, shielded=shielded
+    def __attrs_post_init__(self) -> None:
+        self._started_at = self._owner._now()
+        context = self._cancellation.context()
+        self._native = self._starter.start(
+            self.name, self._coroutine, context, self._end, shielded=self._shielded
         )
 
     @property

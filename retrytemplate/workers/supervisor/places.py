@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.workers.supervisor.event_loops import Event
 
-__all__ = ["Places"]
-
 
 class Places:
     """Places for at most *limit* tasks; a free place is reserved for the caller waiting longest.

@@ -18,7 +18,7 @@ from retrytemplate._internal.validation import (
     check_at_least_one,
     check_choice,
     check_span_or_none,
-    to_seconds,
+    read_seconds,
 )
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import MisuseError
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     Work = Callable[..., Awaitable[Any]]
-
-__all__ = ["Failed", "Gathered", "Pool", "awaitable_of", "log_failures", "outcome_of"]
 
 
 @frozen
@@ -52,13 +50,11 @@ class Gathered:
             raise ExceptionGroup("collected failures", tuple(self.failures.values()))
 
 
+@frozen
 class Failed:
     """The failure of a work, as its result."""
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    error: Exception
 
 
 def awaitable_of(work: Work, *args: Any) -> Awaitable[Any]:
@@ -117,8 +113,7 @@ class Pool:
         check_at_least_one("concurrency", concurrency)
         size = 2 * concurrency if buffer is None else buffer
         check_at_least_one("buffer", size)
-        seconds = to_seconds(per_item_timeout)
-        check_span_or_none("per_item_timeout", seconds)
+        seconds = read_seconds("per_item_timeout", per_item_timeout, check_span_or_none)
         check_choice("on_failure", on_failure, "raise", "collect")
         self.name = f"{name}({operation_of(work)})"
         self.items = 0

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from attrs import frozen
 
 from retrytemplate._internal.awaitables import in_trio
-from retrytemplate._internal.validation import check_at_least_one
+from retrytemplate._internal.validation import check_at_least_one, check_flag
 from retrytemplate.workers.supervisor.pool import Gathered, Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-    from typing import Literal, TypeVar
 
     from retrytemplate._internal.validation import Seconds
 
     T = TypeVar("T")
-
-__all__ = ["StreamReport", "checkpoint", "process_stream"]
 
 
 @frozen(kw_only=True)
@@ -77,8 +74,7 @@ async def process_stream(
     >>> asyncio.run(process_stream(orders(), ship, concurrency=10)).items
     1000
     """
-    if not isinstance(ordered, bool):
-        raise TypeError(f"ordered must be True or False, got {ordered!r}")
+    check_flag("ordered", ordered)
     pool = Pool(
         "process_stream",
         work,

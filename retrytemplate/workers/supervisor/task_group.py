@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     # The failures, and the cancellation of the caller or of a single task.
     Ended = tuple[Sequence[BaseException], BaseException | None]
 
-__all__ = ["LOG", "run_group"]
-
 LOG = logging.getLogger("retrytemplate.workers")
 
 

@@ -13,18 +13,18 @@ from retrytemplate._internal.cancel_reason import CancelReason
 from retrytemplate._internal.formatting import format_count
 from retrytemplate._internal.validation import (
     check_at_least_one,
-    check_delay,
+    check_choice,
     check_function,
     check_text,
-    to_seconds,
+    read_seconds,
 )
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import (
-    as_listeners,
+    Observable,
     call_listener,
-    check_listeners,
     notify_listeners,
     reject,
+    to_listeners,
 )
 from retrytemplate.errors import MisuseError
 from retrytemplate.workers import errors, events
@@ -51,10 +51,8 @@ if TYPE_CHECKING:
     from retrytemplate.workers.supervisor.event_loops import Event, TaskStarter
     from retrytemplate.workers.supervisor.handles import Failure
 
-__all__ = ["TaskSupervisor"]
 
-
-class TaskSupervisor:
+class TaskSupervisor(Observable):
     """Owner of background tasks: starts them, observes their ends, and stops them.
 
     A context manager for ``async with``, in asyncio and trio: leaving the block stops the tasks
@@ -96,15 +94,12 @@ class TaskSupervisor:
         check_text("name", name)
         if limit is not None:
             check_at_least_one("limit", limit)
-        self.stop_timeout: float = to_seconds(stop_timeout)
-        check_delay("stop_timeout", self.stop_timeout)
+        self.stop_timeout: float = read_seconds("stop_timeout", stop_timeout)
         if on_failure is not None:
             check_function("on_failure", on_failure)
-        self.listeners: tuple[ControlListener, ...] = as_listeners(listeners)
-        check_listeners("listeners", self.listeners)
+        self.listeners = to_listeners(listeners)
         self.name = name
-        self.limit = limit
-        self.on_failure = on_failure
+        self.limit, self.on_failure = limit, on_failure
         self.clock = given_or_system(clock)
         self._now = self.clock.monotonic
         self._starter: TaskStarter | None = None
@@ -116,6 +111,7 @@ class TaskSupervisor:
         self._places = Places(limit, self._tasks)
         self._idle: set[Event] = set()
         self._unobserved: set[weakref.ref[Failure]] = set()
+        self._track()
 
     async def __aenter__(self) -> Self:
         if self._starter is not None:
@@ -249,8 +245,7 @@ class TaskSupervisor:
         :raises MisuseError: in a task of this supervisor, outside of the block or its event loop.
         """
         self._entered()
-        seconds: float = self.stop_timeout if timeout is None else to_seconds(timeout)
-        check_delay("timeout", seconds)
+        seconds = read_seconds("timeout", self.stop_timeout if timeout is None else timeout)
         current = Cancellation.current()
         if any(task._cancellation is current for task in self._tasks):
             raise MisuseError(
@@ -302,8 +297,7 @@ class TaskSupervisor:
                 f"the supervisor {self.name!r} is stopping or has stopped and starts no task"
             )
         running = None if key is None else self._keys.get(key)
-        if on_duplicate not in ("reject", "join"):
-            raise ValueError(f"on_duplicate must be 'reject' or 'join', got {on_duplicate!r}")
+        check_choice("on_duplicate", on_duplicate, "reject", "join")
         if running is not None:
             if on_duplicate == "join":
                 return running
@@ -333,15 +327,16 @@ class TaskSupervisor:
         if task._state == "succeeded":
             return
         self._counts[task._state] += 1
-        elapsed = self._now() - task._started_at
+        elapsed, cleanup = self._now() - task._started_at, task._cancellation.cleanup
+        about: dict[str, Any] = {"elapsed": elapsed, "cleanup": cleanup}
         if task._state == "cancelled":
-            self._notify(events.TaskCancelled, task, reason=task._reason, elapsed=elapsed)
+            self._notify(events.TaskCancelled, task, reason=task._reason, **about)
         else:
-            self._on_failure(task, task._result, elapsed)
+            self._on_failure(task, task._result, about)
 
-    def _on_failure(self, task: TaskHandle, failure: Failure, elapsed: float) -> None:
+    def _on_failure(self, task: TaskHandle, failure: Failure, about: dict[str, Any]) -> None:
         error = failure.error
-        self._notify(events.TaskFailed, task, error=error, elapsed=elapsed)
+        self._notify(events.TaskFailed, task, error=error, **about)
         if self.on_failure is not None and isinstance(error, Exception):
             hook = partial(self.on_failure, task)
             failure.observed |= call_listener(hook, error)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.workers.runtime.runtime import WorkerRuntime
 
-__all__ = ["SimulatedCluster", "SimulatedWorker"]
-
-
 OTHER_TASKS = 16
 
 
@@ -126,8 +123,9 @@ class SimulatedCluster:
     def stall(self, number: int, seconds: float) -> None:
         """Stop a worker for a time, as SIGSTOP and SIGCONT do; its leases may end meanwhile."""
         worker, loop = self.workers[number], self._loop
-        self.seen.interrupted(worker.claims, worker.inside)
         loop.stop_worker(worker)
+        # After the callbacks of the worker that are ready: they may claim a key, or end a claim.
+        loop.call_soon(self.seen.interrupted, worker.claims, worker.inside, context=Context())
         loop.call_later(seconds, self._continue, worker, context=Context())
 
     def _continue(self, worker: SimulatedWorker) -> None:

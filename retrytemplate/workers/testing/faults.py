@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import Handle
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -12,11 +14,14 @@ from retrytemplate.testing.event_loops import VirtualLoop
 from retrytemplate.workers.testing.simulated_worker import CURRENT_WORKER
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Callable
+    from contextvars import Context
+    from typing import TypeVarTuple, Unpack
 
+    from retrytemplate.testing.clock import VirtualClock
     from retrytemplate.workers.testing.simulated_worker import SimulatedWorker
 
-__all__ = ["STEPS", "Faults", "StallingLoop"]
+    Arguments = TypeVarTuple("Arguments")
 
 STEPS = "begin", "succeed", "fail", "release", "acknowledge", "dead_letter"
 ERRORS: dict[str, type[Exception]] = {"queue": ConnectionError, "store": CacheUnavailableError}
@@ -53,23 +58,35 @@ class Faults:
 class StallingLoop(VirtualLoop):
     """A virtual loop that can stop the tasks of a worker, as SIGSTOP stops a process."""
 
-    def __init__(self, clock: Any) -> None:
-        self._held: dict[SimulatedWorker | None, list[asyncio.Handle]] = {}
+    def __init__(self, clock: VirtualClock) -> None:
+        self._held: dict[SimulatedWorker | None, list[tuple[Any, ...]]] = {}
         super().__init__(clock, 0.0)
 
     def stop_worker(self, worker: SimulatedWorker) -> None:
-        """Run nothing of this worker until ``continue_worker``."""
+        """Run no callback of this worker until ``continue_worker``, but those that are ready."""
         self._held.setdefault(worker, [])
 
     def continue_worker(self, worker: SimulatedWorker) -> None:
         """Run the callbacks that were held back."""
-        self._ready.extend(self._held.pop(worker, ()))
+        for context, *call in self._held.pop(worker, ()):
+            super().call_soon(_run, *call, context=context)
 
-    def _run_ready(self) -> None:
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> Handle:
         if self._held:
-            ready: Any = self._ready
-            for _ in range(len(ready)):
-                handle = ready.popleft()
-                held = self._held.get(handle._context.get(CURRENT_WORKER))
-                (ready if held is None else held).append(handle)
-        super()._run_ready()
+            context = copy_context() if context is None else context
+            held = self._held.get(context.get(CURRENT_WORKER))
+            if held is not None:
+                handle = Handle(callback, args, self, context)
+                held.append((context, handle, callback, args))
+                return handle
+        return super().call_soon(callback, *args, context=context)
+
+
+def _run(handle: Handle, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+    if not handle.cancelled():
+        callback(*args)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.workers.message import DeadLetter
 
-__all__ = ["ClusterReport", "Observations"]
-
 
 @frozen
 class ClusterReport:

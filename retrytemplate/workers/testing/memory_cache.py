@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from retrytemplate._internal.validation import check_limit_or_none, check_seconds, to_seconds
+from retrytemplate._internal.closing import AsyncClosing
+from retrytemplate._internal.validation import check_limit_or_none, check_seconds, read_seconds
 from retrytemplate.backends.leases import LeasedClaim, RenewingTask
 from retrytemplate.caches.base import completed, in_progress, lost
 from retrytemplate.caches.in_process import refuse_connection
@@ -17,14 +18,10 @@ from retrytemplate.clock import given_or_system
 from retrytemplate.errors import LeaseLostError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Phase, Record
     from retrytemplate.clock import Clock
-
-__all__ = ["LeasedMemoryCache"]
 
 
 @define
@@ -40,7 +37,7 @@ class Row:
     expires: float | None = None
 
 
-class LeasedMemoryCache:
+class LeasedMemoryCache(AsyncClosing):
     """A context cache in memory, for tests and simulations of several workers in one thread.
 
     Unlike ``MemoryRetryContextCache`` it has leases: an attempt whose worker crashes is lost when
@@ -65,8 +62,7 @@ class LeasedMemoryCache:
         self, lease: Seconds = 30.0, ttl: Seconds | None = None, *, clock: Clock | None = None
     ) -> None:
         self.lease = check_seconds("lease", lease)
-        self.ttl: float | None = to_seconds(ttl)
-        check_limit_or_none("ttl", self.ttl)
+        self.ttl: float | None = read_seconds("ttl", ttl, check_limit_or_none)
         self._clock = given_or_system(clock)
         self._rows: dict[str, Row] = {}
         # The keys of successes with the time until which they are remembered, the oldest first.
@@ -87,12 +83,6 @@ class LeasedMemoryCache:
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End the renewal of leases; the rows stay."""

@@ -16,7 +16,7 @@ from retrytemplate._internal.validation import (
     check_at_least,
     check_delay,
     check_span_or_none,
-    to_seconds,
+    read_seconds,
 )
 from retrytemplate.clock import given_or_system
 from retrytemplate.workers.message import NO_HEADERS, Message
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.workers.message import DeadLetter
-
-__all__ = ["MemoryQueue", "MemorySource"]
 
 LONGEST_OVERTAKING = 100
 """Messages that one delivery overtakes, at most."""
@@ -85,8 +83,9 @@ class MemoryQueue:
         for share, value in (("duplicates", duplicates), ("reordering", reordering)):
             check_at_least(share, value, 0, finite=True)
         self.name = name
-        self.visibility_timeout: float | None = to_seconds(visibility_timeout)
-        check_span_or_none("visibility_timeout", self.visibility_timeout)
+        self.visibility_timeout: float | None = read_seconds(
+            "visibility_timeout", visibility_timeout, check_span_or_none
+        )
         self.supports_delay = supports_delay
         self.letters: list[DeadLetter] = []
         self.acknowledged = 0
@@ -362,11 +361,11 @@ class MemorySource:
             self.queue.give_back(message, entry, delay)
 
     async def dead_letter(self, message: Message, letter: DeadLetter) -> None:
-        """Write a dead letter, unless there is one of this id; remove the message."""
+        """Write a letter, unless one has its id, and remove the message, if it is owned."""
         self._check("dead_letter")
-        if letter.id not in {each.id for each in self.queue.letters}:
-            self.queue.letters.append(letter)
         if self.queue.owned(self, message) is not None:
+            if letter.id not in {each.id for each in self.queue.letters}:
+                self.queue.letters.append(letter)
             self.queue.remove(message)
 
     async def release(self, messages: Sequence[Message]) -> None:

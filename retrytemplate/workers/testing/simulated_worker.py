@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from retrytemplate.workers.message import DeadLetter, Message
     from retrytemplate.workers.runtime.runtime import WorkerRuntime
 
-__all__ = ["CURRENT_WORKER", "SimulatedWorker"]
-
 CURRENT_WORKER: ContextVar[SimulatedWorker | None] = ContextVar("simulated_worker", default=None)
 
 
@@ -72,9 +70,10 @@ class SimulatedWorker:
     def on_event(self, event: Any) -> None:
         """Note an event: pass the worker as a listener of its runtime."""
         if self.is_alive:
-            if isinstance(event, WorkerStopped):  # the lease of a stuck attempt ends
-                self.cluster.seen.lost.update(self.claims.values())
-            limit = 0.0 if self.runtime is None else self.runtime.shutdown.total
+            limit = 0.0
+            if isinstance(event, WorkerStopped) and self.runtime is not None:
+                self.cluster.seen.lost.update(self.claims.values())  # of stuck attempts
+                limit = self.runtime.shutdown.total
             self.cluster.seen.event(self.clock.monotonic(), event, limit)
 
 
@@ -123,15 +122,19 @@ class _Cache(LeasedMemoryCache):
 
     def _check(self, operation: str, key: str) -> None:
         worker = self.worker
-        worker.step(operation, message_id(key), after=False)
+        self._step(operation, key, after=False)
         try:
             worker.cluster.call("store", operation)
         except Exception:  # the end of an attempt cannot be recorded, so it may be lost
             worker.cluster.seen.lost.update(worker.claims.values())
             raise
 
-    def _done(self, operation: str, key: str) -> None:
-        self.worker.step(operation, message_id(key), after=True)
+    def _step(self, operation: str, key: str, *, after: bool) -> None:
+        worker = self.worker
+        if worker.cluster.faults.steps:
+            worker.step(operation, message_id(key), after=after)
+        else:
+            worker.check()
 
     def begin(self, key: str, **options: Any) -> Claim:
         worker, task = self.worker, asyncio.current_task()
@@ -140,7 +143,7 @@ class _Cache(LeasedMemoryCache):
         worker.claims[task] = message_id(key)
         self._check("begin", key)
         claim = super().begin(key, **options)
-        self._done("begin", key)
+        self._step("begin", key, after=True)
         return claim
 
     def renew(self, claim: Claim) -> None:
@@ -154,24 +157,25 @@ class _Cache(LeasedMemoryCache):
         super().fail(claim, record)
         if record.worker is None:
             self.worker.cluster.seen.ended(message_id(claim.key), claim.fence)
-        self._done("fail", claim.key)
+        self._step("fail", claim.key, after=True)
 
     def succeed(self, claim: Claim, **options: Any) -> None:
         self._renewer.drop(claim)
         self._check("succeed", claim.key)
         super().succeed(claim, **options)
         seen, remember = self.worker.cluster.seen, options.get("remember")
+        key = message_id(claim.key)
         if remember is not None:
-            until = self.worker.clock.monotonic() + remember
-            seen.succeeded(message_id(claim.key), until, until - remember)
-        seen.ended(message_id(claim.key), claim.fence)
-        self._done("succeed", claim.key)
+            now = self.worker.clock.monotonic()
+            seen.succeeded(key, now + remember, now)
+        seen.ended(key, claim.fence)
+        self._step("succeed", claim.key, after=True)
 
     def release(self, claim: Claim) -> None:
         self._renewer.drop(claim)
         self._check("release", claim.key)
         super().release(claim)
-        self._done("release", claim.key)
+        self._step("release", claim.key, after=True)
 
 
 def message_id(key: str) -> str:

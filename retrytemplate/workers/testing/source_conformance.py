@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.history import AttemptRecord
 from retrytemplate.testing.conformance.base import Conformance
-from retrytemplate.workers.message import DeadLetter
+from retrytemplate.workers.message import DeadLetter, Message
 from retrytemplate.workers.sources.base import METHODS, Source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-    from retrytemplate.workers.message import Message
-
     # A test of two workers on one queue.
     Course = Callable[[Any, Source, Source], Awaitable[None]]
-
-__all__ = ["SourceConformance"]
 
 SETTLEMENTS = "acknowledge requeue dead_letter release extend".split()
 POINTS = 12

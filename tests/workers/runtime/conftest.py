@@ -25,6 +25,19 @@ class World:
     def on_event(self, event):
         self.events.append(event)
 
+    def fail_until(self, operation, moment):
+        """Let an operation of the queue fail until then."""
+
+        def before(name):
+            if name == operation and self.clock.monotonic() < moment:
+                raise ConnectionError("unreachable")
+
+        self.before = before
+
+    async def note(self, message, context):
+        """A handler that notes the ids."""
+        self.calls.append(message.id)
+
     def runtime(self, handler, **options):
         source = MemorySource(self.queue, before=self.before)
         options = {

@@ -95,6 +95,12 @@ def test_plain_function_is_warned_about(world):
     assert rules(world.runtime(print)) == {"sync-handler-without-client-timeout"}
 
 
+def test_plain_function_with_a_stop_flag_is_not_warned_about(world):
+    def handle(message, context, *, stop): ...
+
+    assert rules(world.runtime(handle)) == set()
+
+
 def test_lease_below_the_longest_stall_is_warned_about(world):
     async def stall(message, context):
         await asyncio.sleep(1.0)

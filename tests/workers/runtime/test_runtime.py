@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import threading
 from weakref import ref
 
@@ -109,6 +110,7 @@ def test_last_failed_attempt_dead_letters_in_the_same_delivery(world):
     [letter] = world.queue.letters
     assert (letter.phase, letter.attempts, letter.crashes) == ("handler", 3, 0)
     assert letter.reason == "ConnectionError: attempt 3"
+    assert letter.code_version is None
     assert [each.message for each in letter.history] == ["attempt 1", "attempt 2", "attempt 3"]
     assert world.clock.monotonic() < 22.0
     assert len(world.cache) == 0
@@ -208,6 +210,24 @@ def test_message_that_cannot_be_decoded_is_dead_lettered_without_an_attempt(worl
     world.run(handle, decode=decode)
     [letter] = world.queue.letters
     assert (letter.phase, letter.reason, world.calls) == ("decode", "no JSON", [])
+
+
+@pytest.mark.parametrize("decode", [None, json.loads], ids=["handler", "decode"])
+def test_code_version_is_stored_with_each_dead_letter(world, decode):
+    put(world)
+
+    async def handle(message, context):
+        raise Reject("no such order")
+
+    world.run(handle, decode=decode, code_version="v7")
+    [letter] = world.queue.letters
+    assert (letter.phase, letter.code_version) == ("decode" if decode else "handler", "v7")
+    assert letter.as_json()["code_version"] == "v7"
+
+
+def test_code_version_of_another_type_is_named():
+    with pytest.raises(TypeError, match="code_version must be a non-empty str or None, got 7"):
+        WorkerRuntime(MemorySource(), print, name="billing", code_version=7)
 
 
 def test_handler_gets_the_decoded_body_and_the_key(world):
@@ -346,40 +366,49 @@ def test_long_delay_is_left_to_the_visibility_timeout(world):
 
 
 @pytest.mark.statement("S1-72")
-def test_failed_acknowledgement_is_repeated_then_counted(world):
+def test_failed_acknowledgement_is_repeated_then_counted(world, caplog):
     put(world)
+    world.fail_until("acknowledge", 20.0)
 
-    def before(operation):
-        if operation == "acknowledge" and world.clock.monotonic() < 20.0:
-            raise ConnectionError("unreachable")
-
-    world.before = before
-
-    async def handle(message, context):
-        world.calls.append(message.id)
-
-    world.run(handle)
+    world.run(world.note)
     [event] = world.of(QueueAckFailed)
     assert (event.queue_name, event.reason, event.count) == ("orders", "ConnectionError", 1)
+    assert (
+        "billing: cannot settle 1 message: ConnectionError; the queue delivers each again: check "
+        "its server, or raise settle_timeout"
+    ) in caplog.messages
     assert world.calls == ["m-0"]  # the redelivery is acknowledged while the success is remembered
     assert world.queue.acknowledged == 1
 
 
-def test_unavailable_queue_is_read_again(world):
+def test_unavailable_queue_is_read_again_and_logged_once(world, caplog):
     put(world)
+    world.fail_until("receive", 5.0)
 
-    def before(operation):
-        if operation == "receive" and world.clock.monotonic() < 5.0:
-            raise ConnectionError("unreachable")
+    world.run(world.note)
+    assert world.calls == ["m-0"]
+    assert len(world.of(QueueReceiveFailed)) > 2
+    assert [text for text in caplog.messages if "cannot receive" in text] == [
+        "billing: cannot receive messages from orders: ConnectionError: unreachable; the worker "
+        "tries again after growing pauses, and messages in flight continue: check the server of "
+        "the queue"
+    ]
 
-    world.before = before
+
+def test_visibility_that_cannot_be_extended_is_logged_and_tried_again(world, caplog):
+    put(world)
+    world.fail_until("extend", 25.0)
 
     async def handle(message, context):
         world.calls.append(message.id)
+        await asyncio.sleep(70.0)
 
-    world.run(handle)
-    assert world.calls == ["m-0"]
-    assert len(world.of(QueueReceiveFailed)) > 2
+    world.run(handle, attempt_timeout=100.0)
+    assert (world.calls, world.queue.acknowledged) == (["m-0"], 1)
+    assert [text for text in caplog.messages if "cannot extend" in text] == [
+        "billing: cannot extend the visibility timeout of 1 message: ConnectionError: unreachable; "
+        "the worker tries again; a message whose timeout ends before is delivered to another worker"
+    ]
 
 
 class FailingCache(LeasedMemoryCache):
@@ -399,8 +428,27 @@ class FailingCache(LeasedMemoryCache):
         return super().succeed(claim, **options)
 
 
+def test_attempts_that_fail_in_one_store_outage_pause_once(world):
+    put(world, 8)
+    cache = FailingCache(clock=world.clock)
+    cache.is_away = ("begin",)
+
+    async def handle(message, context):
+        pass
+
+    async def main():
+        runtime = world.runtime(handle, cache=cache, concurrency=8)
+        task = asyncio.create_task(world.run_async(runtime))
+        await asyncio.sleep(0.05)
+        cache.is_away = ()
+        await task
+
+    world.run_main(main())
+    assert max(event.seconds for event in world.of(QueuePaused)) < 1.0
+
+
 @pytest.mark.parametrize(("operation", "calls"), [("begin", 1), ("succeed", 2)])
-def test_store_outage_releases_the_message_and_pauses(world, operation, calls):
+def test_store_outage_releases_the_message_and_pauses(world, caplog, operation, calls):
     put(world)
     cache = FailingCache(clock=world.clock)
     cache.is_away = (operation,)
@@ -420,16 +468,16 @@ def test_store_outage_releases_the_message_and_pauses(world, operation, calls):
     assert world.queue.acknowledged == 1
     assert len(world.calls) == calls  # an unrecorded success is never acknowledged
     assert world.of(QueuePaused)
+    assert (
+        "billing: the context cache cannot begin or end an attempt: CacheUnavailableError: "
+        "unreachable; the worker releases its messages and tries again after growing pauses: "
+        "check the server of the cache"
+    ) in caplog.messages
 
 
 def test_dead_letter_that_cannot_be_written_is_tried_again_without_an_attempt(world):
     put(world)
-
-    def before(operation):
-        if operation == "dead_letter" and world.clock.monotonic() < 12.0:
-            raise ConnectionError("unreachable")
-
-    world.before = before
+    world.fail_until("dead_letter", 12.0)
 
     async def handle(message, context):
         world.calls.append(message.id)
@@ -517,7 +565,7 @@ def test_source_without_cache_needs_one():
         def default_cache(self):
             return None
 
-    with pytest.raises(MisuseError, match="Bare has no context cache of its own: pass cache="):
+    with pytest.raises(MisuseError, match="cache must be given, because Bare has no default one"):
         WorkerRuntime(Bare(), print, name="billing")
 
 

@@ -23,6 +23,10 @@ def ready(world):
     return [message.id for message in world.queue.take(MemorySource(world.queue), 100)]
 
 
+async def sleep(message, context):
+    await asyncio.sleep(15.0)
+
+
 async def stopped_at(world, runtime, moment):
     task = asyncio.create_task(runtime.run())
     await asyncio.sleep(moment)
@@ -48,7 +52,7 @@ def test_stop_releases_what_waits_and_awaits_what_runs(world):
     assert [event.report["clean"] for event in world.of(WorkerStopped)] == [True]
 
 
-@pytest.mark.statement("S1-105")
+@pytest.mark.statement("S1-71", "S1-105")
 def test_attempts_beyond_the_grace_period_are_cancelled_and_released(world):
     put(world)
     seen = []
@@ -109,10 +113,7 @@ def test_stuck_attempt_delays_the_stop_by_the_limits_only(world):
 def test_second_stop_ends_the_grace_period(world):
     put(world)
 
-    async def handle(message, context):
-        await asyncio.sleep(15.0)
-
-    runtime = world.runtime(handle)
+    runtime = world.runtime(sleep)
 
     async def main():
         task = asyncio.create_task(runtime.run())
@@ -129,10 +130,7 @@ def test_second_stop_ends_the_grace_period(world):
 def test_cancelled_run_stops_at_once_and_raises(world):
     put(world)
 
-    async def handle(message, context):
-        await asyncio.sleep(15.0)
-
-    runtime = world.runtime(handle)
+    runtime = world.runtime(sleep)
 
     async def main():
         task = asyncio.create_task(runtime.run())
@@ -337,7 +335,7 @@ def test_running_runtime_cannot_be_run_again(world):
         runtime = world.runtime(handle)
         task = asyncio.create_task(runtime.run())
         await asyncio.sleep(0.1)
-        with pytest.raises(MisuseError, match="the runtime 'billing' is running"):
+        with pytest.raises(MisuseError, match="the runtime 'billing' runs already"):
             await runtime.run()
         runtime.stop()
         await task

@@ -1,9 +1,10 @@
 """A runtime whose queue and context cache are in one database, or in two."""
 
 import signal
+from functools import partial
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import event, make_url
 
 from retrytemplate.backends import AsyncSQLRetryContextCache
 from retrytemplate.workers import (
@@ -50,6 +51,16 @@ async def do_nothing(message, context):
     pass
 
 
+class Watched(SQLSource):
+    """``settle`` is called with each call that ends an attempt and settles its message."""
+
+    async def run_in_transaction(self, work):
+        return await self.settle(partial(super().run_in_transaction, work))
+
+    async def end_and_acknowledge(self, *arguments, **marker):
+        return await self.settle(partial(super().end_and_acknowledge, *arguments, **marker))
+
+
 @pytest.mark.parametrize("outcome", SETTLEMENTS)
 async def test_kill_between_end_and_settlement_undoes_both(store, outcome):
     async with store.queue() as jobs:
@@ -77,11 +88,12 @@ async def test_end_and_settlement_are_committed_together(store, outcome, states)
 
     seen = []
 
-    class Source(SQLSource):
-        async def run_in_transaction(self, work):
-            await super().run_in_transaction(work)
+    class Source(Watched):
+        async def settle(self, call):
+            value = await call()
             claim = store.claim(f"billing/s:{job_id}")
             seen.append((store.row(job_id)["state"], claim and claim["phase"]))
+            return value
 
     async with store.queue() as jobs:
         job_id = await jobs.enqueue(1, "one")
@@ -137,15 +149,15 @@ async def test_letter_is_left_to_the_worker_that_has_the_message(store):
 @pytest.mark.statement("S1-72")
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_transaction_whose_answer_is_lost_is_repeated_once(store, is_committed):
-    class Source(SQLSource):
+    class Source(Watched):
         tries = 0
 
-        async def run_in_transaction(self, work):
+        async def settle(self, call):
             self.tries += 1
-            if is_committed or self.tries > 1:
-                await super().run_in_transaction(work)
+            value = await call() if is_committed or self.tries > 1 else None
             if self.tries == 1:
                 raise JobQueueError("the answer is lost")
+            return value
 
     calls = []
 
@@ -163,8 +175,8 @@ async def test_transaction_whose_answer_is_lost_is_repeated_once(store, is_commi
 
 @pytest.mark.statement("S1-72")
 async def test_unsettled_success_is_redelivered_after_its_limit(store):
-    class Source(SQLSource):
-        async def run_in_transaction(self, work):
+    class Source(Watched):
+        async def settle(self, call):
             raise JobQueueError("the database is unavailable")
 
     async with store.queue() as jobs:
@@ -240,3 +252,20 @@ async def test_run_leaves_no_connection_of_its_queue_open(tmp_path):
     runtime = WorkerRuntime(SQLSource(jobs), handle, name="billing")
     await runtime.run()
     assert jobs.database.engine.pool.checkedin() == 0
+
+
+async def test_success_is_one_statement_where_the_database_has_them(store):
+    statements = []
+    async with store.queue() as jobs:
+        job_id = await jobs.enqueue(1, "one")
+        event.listen(
+            jobs.database.engine.sync_engine,
+            "before_cursor_execute",
+            lambda connection, cursor, statement, *_: statements.append(statement),
+        )
+        await run_until_settled(SQLSource(jobs), do_nothing)
+        assert await state(jobs, job_id) == "completed"
+    [acknowledgement] = [each for each in statements if SETTLEMENTS["acknowledge"] in each]
+    is_one = "ended AS" in acknowledgement
+    assert is_one == (store.kind == "postgresql")
+    assert any(each.startswith("BEGIN") for each in statements) != is_one

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager, closing
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,9 +13,11 @@ from retrytemplate._storage import process_liveness
 from retrytemplate.backends import AsyncRedisRetryContextCache
 from retrytemplate.workers import RedisStreamSource, SourceUnavailableError
 from retrytemplate.workers.message import DamagedMessage
+from retrytemplate.workers.sources import redis_scripts as scripts
 from retrytemplate.workers.sources import redis_streams
 from retrytemplate.workers.testing import SourceConformance
 from retrytemplate.workers.testing.source_conformance import letter_for
+from tests.support.proxy import Proxy
 from tests.support.redis_streams import RedisStream
 
 
@@ -37,13 +40,16 @@ class TestConformance(SourceConformance):
 
 
 @asynccontextmanager
-async def opened(stream, **settings):
-    source = stream.source(**settings)
+async def closed_at_end(source):
     await source.open()
     try:
         yield source
     finally:
         await source.close()
+
+
+def opened(stream, **settings):
+    return closed_at_end(stream.source(**settings))
 
 
 @pytest.fixture
@@ -274,6 +280,24 @@ async def test_message_of_a_killed_process_is_received_at_once(stream, source):
 async def test_acknowledged_entry_is_deleted(stream, source):
     stream.put("a")
     await source.acknowledge([await receive_one(source)])
+    assert stream.client.xlen(stream.name) == 0
+
+
+async def test_acknowledgement_with_lost_answers_is_not_rejected(stream):
+    """Although the entry is no longer pending when its visibility is extended."""
+    stream.put("a")
+    words = scripts.ACKNOWLEDGE.sha.encode()
+    stream.client.script_load(scripts.ACKNOWLEDGE.text)
+    with Proxy(urlsplit(stream.url).port) as proxy:
+        proxied = RedisStreamSource(f"redis://127.0.0.1:{proxy.port}", stream.name, group="workers")
+        async with closed_at_end(proxied) as source:
+            message = await receive_one(source)
+            proxy.cut("after", words, times=2)  # the library repeats it once by itself
+            with pytest.raises(SourceUnavailableError):
+                await source.acknowledge([message])
+            assert proxy.cuts == 2
+            assert await source.extend([message]) == []
+            assert await source.acknowledge([message]) == []
     assert stream.client.xlen(stream.name) == 0
 
 

@@ -14,7 +14,15 @@ from retrytemplate._storage import process_liveness
 from retrytemplate.history import AttemptRecord
 from retrytemplate.testing import VirtualClock
 from retrytemplate.workers import DeadLetter, JobQueue, JobQueueError, Source, SQLSource
+from retrytemplate.workers import job_statements as sql
 from retrytemplate.workers.testing import SourceConformance
+
+RUNNING_JOBS = """
+INSERT INTO ${prefix}_jobs (
+    id, queue, key, body, state, priority, fence, deliveries, crashes, enqueued_at, available_at,
+    replays
+) SELECT CAST(n AS text), :queue, CAST(n AS text), '1', 'running', 0, 1, 1, 0, 0, 0, '[]'
+FROM generate_series(1, 5000) AS n"""
 
 
 class TestConformance(SourceConformance):
@@ -397,13 +405,13 @@ async def test_cancelled_transaction_leaves_no_lock(store):
 
 
 async def test_failed_settlement_names_the_method(store):
-    async with store.queue(timeout=0.05) as jobs, store.caller() as engine:
+    async with store.queue() as jobs, store.queue(timeout=1.0) as impatient:
         await jobs.enqueue(1, "one")
         message = await receive_one(SQLSource(jobs))
-        async with engine.connect() as connection:
+        async with store.caller() as engine, engine.connect() as connection:
             await message.acknowledge_in(connection)
             with pytest.raises(JobQueueError, match="acknowledge failed in the store of the job"):
-                await message.receipt.source.acknowledge([message])
+                await SQLSource(impatient).acknowledge([message])
 
 
 async def test_transactions_of_one_process_on_sqlite_wait_in_order(shared_sqlite):
@@ -421,17 +429,53 @@ async def test_transactions_of_one_process_on_sqlite_wait_in_order(shared_sqlite
         tasks = [asyncio.create_task(source.run_in_transaction(each)) for each in (first, second)]
         while not entered:
             await asyncio.sleep(0)
-        statement = asyncio.create_task(source.default_cache().peek("s:1"))
+        statement = asyncio.create_task(source.default_cache().forget("s:1"))
         done, _ = await asyncio.wait([*tasks, statement], timeout=0.1)  # they wait for the first
         assert (entered, done) == (["first"], set())
         end.set()
         await asyncio.gather(*tasks, statement)
 
 
-async def test_statement_within_a_transaction_waits_no_longer_than_its_limit(shared_sqlite):
-    async with shared_sqlite.queue(timeout=0.05) as jobs:
+@pytest.fixture
+def postgresql_store(shared_postgresql):
+    """A database of PostgreSQL with tables and without jobs."""
+    yield shared_postgresql
+    shared_postgresql.clear()
+
+
+@pytest.mark.parametrize("name", ["ACKNOWLEDGE", "RELEASE", "EXTEND", "SETTLED"])
+async def test_settlement_reads_no_other_jobs_of_postgresql(postgresql_store, name):
+    async with postgresql_store.queue() as jobs:
+        await jobs.ask("fill", RUNNING_JOBS)
+        values = {"pairs": "[[1, 1]]", "lease": 30.0}
+        plan = await jobs.ask("explain", f"EXPLAIN {getattr(sql, name)}", **values)
+    assert "Seq Scan" not in str(plan)
+
+
+@pytest.fixture
+def sqlite_store(shared_sqlite):
+    """A file of SQLite with tables and without jobs."""
+    yield shared_sqlite
+    shared_sqlite.clear()
+
+
+async def test_read_during_a_transaction_on_sqlite_does_not_wait(sqlite_store):
+    async with sqlite_store.queue() as jobs:
 
         async def read(connection):
+            await jobs.enqueue(1, "one", connection=connection)
             return await jobs.page()
 
         assert await SQLSource(jobs).run_in_transaction(read) == []
+        assert len(await jobs.page()) == 1
+
+
+async def test_write_during_a_transaction_on_sqlite_fails_at_its_timeout(shared_sqlite):
+    async with shared_sqlite.queue(timeout=0.05) as jobs:
+
+        async def write(_):
+            await jobs.enqueue(1, "one")
+
+        expected = "enqueue of 'one' failed in the store.*other tasks used the file for 0.05 s"
+        with pytest.raises(JobQueueError, match=expected):
+            await SQLSource(jobs).run_in_transaction(write)

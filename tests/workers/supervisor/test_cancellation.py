@@ -5,19 +5,11 @@ import asyncio
 import pytest
 
 from retrytemplate import CancelReason, Deadline, DeadlineExceededError
-from retrytemplate.testing import VirtualClock
 from retrytemplate.workers import TaskSupervisor, cancel_reason
-from tests.support.event_loops import LOOPS
-
-
-@pytest.fixture(params=LOOPS, ids=repr)
-def loop(request):
-    return request.param
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock()
+from tests.support.supervised import (
+    cancel_after_a_second,
+    notes_reason,
+)
 
 
 def reason_seen_by(loop, clock, cancel, *, body=None):
@@ -96,13 +88,8 @@ def test_unknown_reason_is_rejected_and_cancels_nothing(loop, clock):
 def test_tasks_that_a_task_starts_see_its_reason(loop, clock):
     seen = []
 
-    async def part():
-        try:
-            await loop.forever()
-        finally:
-            seen.append(cancel_reason())
-
     async def group():
+        part = notes_reason(loop, seen)
         await loop.together(part, part)
 
     async def cancel(supervisor, task):
@@ -170,13 +157,5 @@ def test_handler_that_raises_again_after_its_cleanup_ends_cancelled(loop, clock)
             cleaned.append(cancel_reason())
             raise
 
-    async def main():
-        async with TaskSupervisor(clock=clock) as supervisor:
-            task = supervisor.start(work)
-            await clock.sleep_async(1)
-            task.cancel()
-            await task.wait()
-            assert task.cancelled
-
-    loop.run_virtually(main, clock)
+    cancel_after_a_second(loop, clock, work)
     assert cleaned == ["manual"]

@@ -2,15 +2,12 @@
 
 import asyncio
 import gc
-import logging
 from datetime import timedelta
 
 import pytest
 import trio
 
 from retrytemplate import Deadline, DeadlineExceededError
-from retrytemplate.control import ControlListener
-from retrytemplate.testing import VirtualClock
 from retrytemplate.workers import (
     TaskCleanupFailed,
     TaskStuck,
@@ -19,64 +16,14 @@ from retrytemplate.workers import (
     shielded,
 )
 from tests.support.event_loops import LOOPS
-
-
-class Broken(Exception):
-    """The failure of a cleanup."""
-
-
-class Listening(ControlListener):
-    def __init__(self):
-        self.events = []
-
-    def on_event(self, event):
-        self.events.append(event)
-
-
-@pytest.fixture(params=LOOPS, ids=repr)
-def loop(request):
-    return request.param
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock()
-
-
-@pytest.fixture
-def sleep(clock):
-    return clock.sleep_async
-
-
-@pytest.fixture
-def errors(caplog):
-    caplog.set_level(logging.ERROR, "retrytemplate.workers")
-    return lambda: [record.getMessage() for record in caplog.records]
-
-
-async def fails():
-    raise Broken("no answer")
-
-
-async def succeeds(value=None):
-    return value
-
-
-def swallows(loop, until):
-    """A cleanup that swallows its cancellations until the event is set."""
-
-    async def swallow():
-        while not until.is_set():
-            try:
-                await until.wait()
-            except asyncio.CancelledError:
-                continue
-            except trio.Cancelled:
-                with trio.CancelScope(shield=True):
-                    await until.wait()
-
-    return swallow
-
+from tests.support.supervised import (
+    Broken,
+    Listening,
+    cancel_after_a_second,
+    fails,
+    succeeds,
+    swallows,
+)
 
 # -- without a cancellation ----------------------------------------------------------------------
 
@@ -206,15 +153,7 @@ def test_all_cleanups_of_a_cancelled_task_complete(loop, clock, sleep):
             for resource in ("lock", "connection"):
                 await shielded(release, resource, resource=resource)
 
-    async def main():
-        async with TaskSupervisor(clock=clock) as supervisor:
-            task = supervisor.start(work)
-            await sleep(1)
-            task.cancel()
-            await task.wait()
-            assert task.cancelled
-
-    loop.run_virtually(main, clock)
+    cancel_after_a_second(loop, clock, work)
     assert ends == [("lock", 2), ("connection", 3)]
 
 
@@ -328,15 +267,7 @@ def test_cancellation_passes_after_a_failed_cleanup(loop, clock, sleep, errors):
         finally:
             await shielded(fails, resource="connection")
 
-    async def main():
-        async with TaskSupervisor(clock=clock) as supervisor:
-            task = supervisor.start(work)
-            await sleep(1)
-            task.cancel()
-            await task.wait()
-            assert task.cancelled
-
-    loop.run_virtually(main, clock)
+    cancel_after_a_second(loop, clock, work)
     assert len(errors()) == 1
 
 
@@ -411,7 +342,7 @@ def test_stuck_cleanup_is_handed_to_the_supervisor(loop, clock, sleep, errors):
 
     async def work():
         started = clock.monotonic()
-        assert not await shielded(swallows(loop, until), timeout=2, resource="cache")
+        assert not await shielded(swallows(until), timeout=2, resource="cache")
         return clock.monotonic() - started
 
     async def main():
@@ -471,7 +402,7 @@ def test_stuck_cleanup_in_trio_without_a_supervisor_is_reported_and_awaited(cloc
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(release)
-            assert not await shielded(swallows(LOOPS[1], until), timeout=2, resource="cache")
+            assert not await shielded(swallows(until), timeout=2, resource="cache")
             return clock.monotonic()
 
     assert LOOPS[1].run_virtually(main, clock) == 30

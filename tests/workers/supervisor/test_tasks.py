@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import warnings
+from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -15,8 +16,7 @@ import pytest
 import trio
 
 from retrytemplate import CancelReason, MisuseError, Rejected
-from retrytemplate.control import CallRejected, ControlListener
-from retrytemplate.testing import VirtualClock
+from retrytemplate.control import CallRejected
 from retrytemplate.workers import (
     SupervisorStoppedError,
     TaskCancelled,
@@ -31,75 +31,16 @@ from retrytemplate.workers import (
 )
 from tests.support.event_loops import LOOPS
 from tests.support.gc_probe import no_collector
+from tests.support.supervised import (
+    Broken,
+    Listening,
+    fails,
+    notes_reason,
+    succeeds,
+    swallows,
+)
 
 REQUEST = ContextVar("request", default=None)
-
-
-class Broken(Exception):
-    """The failure of a task."""
-
-
-class Listening(ControlListener):
-    def __init__(self):
-        self.events = []
-
-    def on_event(self, event):
-        self.events.append(event)
-
-    def kinds(self):
-        return [type(event) for event in self.events]
-
-
-@pytest.fixture(params=LOOPS, ids=repr)
-def loop(request):
-    return request.param
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock()
-
-
-@pytest.fixture
-def sleep(clock):
-    return clock.sleep_async
-
-
-@pytest.fixture
-def errors(caplog):
-    """The ERROR records of tasks."""
-    caplog.set_level(logging.ERROR, "retrytemplate.workers")
-    return lambda: [record.getMessage() for record in caplog.records]
-
-
-async def fails():
-    raise Broken("no answer")
-
-
-async def succeeds(value=None):
-    return value
-
-
-def swallows(loop, until):
-    """Work that swallows every cancellation until the event is set."""
-
-    async def work():
-        while not until.is_set():
-            try:
-                await until.wait()
-            except loop.CANCELLED:
-                with trio.CancelScope(shield=True) if loop is LOOPS[1] else no_scope():
-                    await until.wait()
-
-    return work
-
-
-class no_scope:  # used as a scope of trio
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        return False
 
 
 # -- starts --------------------------------------------------------------------------------------
@@ -128,7 +69,7 @@ def test_task_of_a_coroutine_object_runs(loop, clock):
             await task.wait()
             return task.result(), task.operation
 
-    assert loop.run_virtually(main, clock) == (3, f"{__name__}.succeeds")
+    assert loop.run_virtually(main, clock) == (3, f"{succeeds.__module__}.succeeds")
 
 
 def test_operation_is_the_qualified_name_of_the_function(loop, clock):
@@ -136,7 +77,7 @@ def test_operation_is_the_qualified_name_of_the_function(loop, clock):
         async with TaskSupervisor(clock=clock) as supervisor:
             return supervisor.start(succeeds).operation
 
-    assert loop.run_virtually(main, clock) == f"{__name__}.succeeds"
+    assert loop.run_virtually(main, clock) == f"{succeeds.__module__}.succeeds"
 
 
 @pytest.mark.statement("S1-04")
@@ -452,7 +393,9 @@ def test_unobserved_failure_is_logged_once_with_its_traceback(loop, clock, sleep
     loop.run_virtually(main, clock)
     [record] = caplog.records
     assert record.levelno == logging.ERROR
-    assert record.getMessage() == f"task jobs-1 ({__name__}.fails) failed: Broken: no answer"
+    assert (
+        record.getMessage() == f"task jobs-1 ({fails.__module__}.fails) failed: Broken: no answer"
+    )
     assert record.exc_info[0] is Broken
 
 
@@ -722,15 +665,9 @@ def test_worker_with_except_exception_ends_when_cancelled(loop, clock, sleep):
 def test_cancellation_of_the_block_cancels_the_tasks_and_passes(loop, clock, sleep):
     reasons = []
 
-    async def work():
-        try:
-            await loop.forever()
-        finally:
-            reasons.append(cancel_reason())
-
     async def block():
         async with TaskSupervisor(clock=clock) as supervisor:
-            supervisor.start(work)
+            supervisor.start(notes_reason(loop, reasons))
             await loop.forever()
 
     async def main():
@@ -799,7 +736,7 @@ def test_stop_cancels_and_awaits_all_tasks(loop, clock, sleep):
         try:
             await loop.forever()
         finally:
-            with trio.CancelScope(shield=True) if loop is LOOPS[1] else no_scope():
+            with trio.CancelScope(shield=True) if loop is LOOPS[1] else nullcontext():
                 await sleep(cleanup)
             ends.append(cancel_reason())
 
@@ -830,17 +767,11 @@ def test_leaving_the_block_stops_the_tasks(loop, clock):
 def test_exception_of_the_block_stops_the_tasks_and_passes(loop, clock):
     reasons = []
 
-    async def work():
-        try:
-            await loop.forever()
-        finally:
-            reasons.append(cancel_reason())
-
     async def main():
         error = Broken()
         with pytest.raises(Broken) as caught:
             async with TaskSupervisor(clock=clock) as supervisor:
-                supervisor.start(work)
+                supervisor.start(notes_reason(loop, reasons))
                 await clock.sleep_async(1)
                 raise error
         assert caught.value is error
@@ -887,7 +818,7 @@ def test_task_that_swallows_its_cancel_is_reported_at_the_limit(loop, clock, sle
     async def main():
         listening, until = Listening(), loop.event()
         async with TaskSupervisor("jobs", listeners=[listening], clock=clock) as supervisor:
-            task = supervisor.start(swallows(loop, until))
+            task = supervisor.start(swallows(until))
             other = supervisor.start(loop.forever)
             await sleep(1)
             report = await supervisor.stop(timedelta(seconds=5))
@@ -919,7 +850,7 @@ def test_block_of_asyncio_ends_at_the_limit_and_that_of_trio_with_the_task(loop,
 
         async def block():
             async with TaskSupervisor(stop_timeout=4, clock=clock) as supervisor:
-                task = supervisor.start(swallows(loop, until))
+                task = supervisor.start(swallows(until))
                 await clock.sleep_async(1)
             left.append(clock.monotonic())
             await task.wait()
@@ -959,7 +890,7 @@ def test_stop_completes_when_its_caller_is_cancelled(loop, clock, sleep):
         try:
             await loop.forever()
         finally:
-            with trio.CancelScope(shield=True) if loop is LOOPS[1] else no_scope():
+            with trio.CancelScope(shield=True) if loop is LOOPS[1] else nullcontext():
                 await sleep(5)
 
     async def main():
@@ -1023,7 +954,9 @@ def test_listener_gets_the_start_and_the_failure(loop, clock, sleep, errors):
             supervisor.start(fails, name="one")
             await sleep(1)
         started, failed = listening.events
-        assert started == TaskStarted(name="jobs", operation=f"{__name__}.fails", task="one")
+        assert started == TaskStarted(
+            name="jobs", operation=f"{fails.__module__}.fails", task="one"
+        )
         assert (type(failed), failed.task, failed.elapsed) == (TaskFailed, "one", 0)
         assert isinstance(failed.error, Broken)
 

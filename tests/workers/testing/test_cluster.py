@@ -1,47 +1,15 @@
 """Simulated clusters: the invariants with crashes, and their failure without the gate."""
 
 import asyncio
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 import pytest
 
-from retrytemplate.workers import Release, Shutdown, WorkerRuntime, WorkerStopped
+from retrytemplate.workers import Release, Shutdown, WorkerStopped
 from retrytemplate.workers.testing import SimulatedCluster
+from tests.support.simulated_workers import NoGate, factory
 
 POISONS = {"m-0", "m-60", "m-120", "m-180", "m-240"}
-
-
-class NoGate:
-    """Lets every attempt in at once."""
-
-    def shared(self, timeout=None):
-        return nullcontext()
-
-    exclusive = shared
-
-
-def factory(poisons=POISONS, *, gate=None, then=None, **options):
-    def make(worker):
-        async def handle(message, context):
-            await asyncio.sleep(worker.random.uniform(0.5, 1.5))
-            if message.id in poisons:
-                await worker.crash()
-            return None if then is None else await then(message)
-
-        return WorkerRuntime(
-            worker.source,
-            handle,
-            name="billing",
-            cache=worker.cache,
-            gate=worker.gate if gate is None else gate,
-            clock=worker.clock,
-            random=worker.random,
-            listeners=[worker],
-            concurrency=16,
-            **options,
-        )
-
-    return make
 
 
 def seeds(usual, stress):
@@ -51,7 +19,7 @@ def seeds(usual, stress):
 
 @pytest.mark.parametrize("seed", seeds(8, 200))
 def test_only_poison_messages_are_dead_lettered(seed):
-    report = SimulatedCluster(factory(), workers=3, seed=seed).run(300)
+    report = SimulatedCluster(factory(POISONS), workers=3, seed=seed).run(300)
     report.raise_for_violations()
     assert {letter.message.id for letter in report.letters} == POISONS
     assert {letter.phase for letter in report.letters} == {"crash"}
@@ -60,7 +28,7 @@ def test_only_poison_messages_are_dead_lettered(seed):
 
 
 def test_without_the_gate_bystanders_are_dead_lettered():
-    report = SimulatedCluster(factory(gate=NoGate()), workers=3, seed=3).run(300)
+    report = SimulatedCluster(factory(POISONS, gate=NoGate()), workers=3, seed=3).run(300)
     assert any(text.startswith("I4") for text in report.violations)
     assert any(text.startswith("I5") for text in report.violations)
 
@@ -68,7 +36,7 @@ def test_without_the_gate_bystanders_are_dead_lettered():
 def test_runs_with_one_seed_are_equal_event_for_event():
     def run():
         cluster = SimulatedCluster(
-            factory(),
+            factory(POISONS),
             workers=3,
             seed=7,
             crashes_per_hour=200.0,
@@ -200,7 +168,7 @@ def test_attempt_that_ignores_its_cancellation_delays_a_stop_by_its_limit():
 
 def test_duplicates_and_reordering_double_no_success():
     cluster = SimulatedCluster(
-        factory(), workers=3, seed=5, duplicates=0.2, reordering=0.5, crashes_per_hour=100.0
+        factory(POISONS), workers=3, seed=5, duplicates=0.2, reordering=0.5, crashes_per_hour=100.0
     )
     report = cluster.run(300)
     report.raise_for_violations()
@@ -235,6 +203,7 @@ def test_worker_that_does_not_start_again_violates_the_throughput():
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(600)  # half a minute of processor time, on a machine that may be shared
 def test_hundred_workers_process_100_000_messages_and_100_poisons():
     poisons = {f"m-{number}" for number in range(0, 100_000, 1000)}
     report = SimulatedCluster(factory(poisons), workers=100, seed=1).run(100_000)

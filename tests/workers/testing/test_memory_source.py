@@ -7,6 +7,7 @@ import pytest
 
 from retrytemplate.testing import VirtualClock, run
 from retrytemplate.workers.testing import MemoryQueue, MemorySource, SourceConformance
+from retrytemplate.workers.testing.source_conformance import letter_for
 
 
 class TestConformance(SourceConformance):
@@ -116,3 +117,17 @@ def test_messages_that_one_source_leaves_wake_the_next(clock):
         assert clock.monotonic() == 1.0
 
     run(main(), clock=clock)
+
+
+def test_former_owner_writes_no_dead_letter(clock):
+    queue, one, other = two(clock, visibility_timeout=10.0)
+    queue.put(b"")
+
+    async def main():
+        [former] = await one.receive(10, 0.0)
+        await asyncio.sleep(10.0)
+        await other.receive(10, 0.0)
+        await one.dead_letter(former, letter_for(former))
+
+    run(main(), clock=clock)
+    assert (queue.letters, len(queue)) == ([], 1)
