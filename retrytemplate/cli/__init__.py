@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from retrytemplate._internal.formatting import printable
 from retrytemplate._internal.suggestions import did_you_mean
-from retrytemplate.cli.commands import breaker, context, demo, dlq, outbox, queue, simulate
+from retrytemplate.cli.commands import (
+    breaker,
+    config,
+    context,
+    demo,
+    dlq,
+    events,
+    outbox,
+    queue,
+    rate_limiter,
+    simulate,
+    slo,
+)
 from retrytemplate.cli.commands.batch import commands as batch
 from retrytemplate.cli.commands.switch import commands as switch
 from retrytemplate.cli.commands.worker import commands as worker
@@ -65,7 +77,7 @@ class _Parser(ArgumentParser):
 class Verb(Protocol):
     """The functions of a verb's module."""
 
-    def add_parser(self, subparsers: Any) -> Any:
+    def add_parser(self, subparsers: Any) -> None:
         """Add the verb's parser, under the verb's name."""
 
     def run(self, args: Namespace) -> int:
@@ -76,12 +88,16 @@ class Verb(Protocol):
 VERBS: Mapping[str, Verb] = {
     "batch": batch,
     "breaker": breaker,
+    "config": config,
     "context": context,
     "demo": demo,
     "dlq": dlq,
+    "events": events,
     "outbox": outbox,
     "queue": queue,
+    "rate-limiter": rate_limiter,
     "simulate": simulate,
+    "slo": slo,
     "switch": switch,
     "worker": worker,
 }

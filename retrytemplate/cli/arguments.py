@@ -6,29 +6,16 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
 from retrytemplate.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = [
-    "add_command",
-    "add_limit",
-    "add_step",
-    "add_verb",
-    "add_verbs",
-    "current_user",
-    "json_or_text",
-    "row_number",
-    "seconds",
-    "stored_text",
-    "text",
-    "whole_number",
-]
-
+    from collections.abc import Callable, Mapping
 
 # Longest number that is parsed; longer ones exceed every limit.
 DIGITS = 20
+EXITS: Mapping[int, str] = {0: "done", 2: "wrong use", 130: "interrupted"}
 
 
 def add_command(
@@ -50,19 +37,37 @@ def add_command(
     return parser
 
 
-def add_verbs(parser: ArgumentParser) -> Any:
-    """The verbs of a command, of which one is required."""
-    return parser.add_subparsers(dest="action", metavar="VERB", required=True)
+@frozen
+class Verbs:
+    """The verbs of a command, whose help shows the first example of each."""
+
+    parser: ArgumentParser
+    commands: Any
+
+    def add(self, name: str, does: str, epilog: str, *options: ArgumentParser) -> ArgumentParser:
+        """Add a verb with ``--json``; the *epilog* has examples."""
+        description = f"{does[0].upper()}{does[1:]}."
+        parser = add_command(self.commands, name, does, description, epilog, *options)
+        parser.add_argument("--json", action="store_true", help="print it as JSON")
+        lines = epilog.splitlines()
+        examples, _, rest = (self.parser.epilog or "").partition("\n\n")
+        self.parser.epilog = f"{examples}\n{lines[lines.index('examples:') + 1]}\n\n{rest}"
+        return parser
 
 
-def add_verb(
-    verbs: Any, name: str, does: str, epilog: str, *options: ArgumentParser
-) -> ArgumentParser:
-    """The parser of a verb of a command, with ``--json``."""
-    description = f"{does[0].upper()}{does[1:]}."
-    parser = add_command(verbs, name, does, description, epilog, *options)
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    return parser
+def add_verbs(
+    commands: Any, name: str, does: str, description: str, exits: Mapping[int, str]
+) -> Verbs:
+    """Add a command that has verbs; see ``exit_codes``."""
+    epilog = f"examples:\n\n{exit_codes(exits)}"
+    parser = add_command(commands, name, does, description, epilog)
+    return Verbs(parser, parser.add_subparsers(dest="action", metavar="VERB", required=True))
+
+
+def exit_codes(exits: Mapping[int, str]) -> str:
+    """The part of a help that explains the exit codes, those of *exits* and the usual ones."""
+    lines = (f"{code:>5}  {text}" for code, text in sorted({**EXITS, **exits}.items()))
+    return "\n".join(["exit codes:", *lines])
 
 
 def add_step(parser: ArgumentParser, awaited: str) -> None:

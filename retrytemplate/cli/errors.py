@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-__all__ = ["CommandFailed", "UsageError", "confirm", "console", "extra", "print_json"]
-
-
 # For an environment that reports a terminal of 0 columns.
 DEFAULT_WIDTH = 80
 

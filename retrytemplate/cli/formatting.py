@@ -5,25 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.formatting import printable
+from retrytemplate._internal.formatting import format_age, format_moment, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retrytemplate.batch import RunStatus
-
-__all__ = [
-    "RUNNING_STYLE",
-    "STYLES",
-    "clean",
-    "describe_suspects",
-    "format_clock",
-    "format_count",
-    "named_parameters",
-    "truncate_end",
-    "truncate_middle",
-]
-
 
 MINUTE = 60
 
@@ -84,6 +71,15 @@ def format_clock(seconds: float) -> str:
     minutes, rest = divmod(int(max(seconds, 0)), MINUTE)
     hours, minutes = divmod(minutes, MINUTE)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_when(at: float, now: float) -> str:
+    """A time with its distance from now.
+
+    >>> format_when(1795273756.5651, 1795273881.5651)
+    '2026-11-21 15:09:16.565 UTC, 2 min ago'
+    """
+    return f"{format_moment(at)}, {format_age(now - at)}"
 
 
 def format_count(number: int, noun: str, plural: str | None = None) -> str:

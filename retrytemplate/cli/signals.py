@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["INTERRUPTED", "print_stderr", "stopped_by_signals"]
-
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_NOTICE = "ends after this chunk; interrupt once more to end at once"

@@ -31,20 +31,6 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = [
-    "BACKOFFS",
-    "NUMBER",
-    "POLICIES",
-    "SECONDS",
-    "WHOLE",
-    "Kind",
-    "Setting",
-    "build",
-    "describe_kinds",
-    "parse_backoff",
-    "parse_policy",
-]
-
 
 @frozen
 class Setting:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentParser
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from retrytemplate.cli.errors import CommandFailed, UsageError
@@ -15,30 +16,12 @@ from retrytemplate.errors import CacheUnavailableError
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from retrytemplate.backends.inspection import ContextInspector
     from retrytemplate.batch import JobRepository, Runs, RunStatus
+    from retrytemplate.observe.sinks.pages import EventReader
     from retrytemplate.workers import JobQueue
-
-__all__ = [
-    "REDIS",
-    "SQL",
-    "STORE_VARIABLE",
-    "check_run_filter",
-    "find_run",
-    "journal_options",
-    "mask_error",
-    "mask_passwords",
-    "open_entries",
-    "open_journal",
-    "open_queue",
-    "option_error",
-    "options",
-    "parse_store_url",
-    "queue_options",
-    "store_url",
-]
-
 
 STORE_VARIABLE = "RETRYTEMPLATE_STORE"
 SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?://", re.IGNORECASE)
@@ -47,6 +30,7 @@ SQL_SCHEMES = ("sqlite", "postgresql")
 REDIS_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 ALLOWED = "of SQLite, PostgreSQL, Redis or Valkey, such as sqlite:///retry.db"
 
+REDIS_URLS = "of Redis or Valkey, such as redis://host/0"
 ASYNC_DRIVERS = ("+aiosqlite", "+asyncpg", "+psycopg_async")
 
 MASK = "***"
@@ -56,40 +40,78 @@ PASSWORD = re.compile(
 )
 
 
-def options(prefix: str = "retry", of: str = "its cache") -> ArgumentParser:
+def options(prefix: str | tuple[str, ...] = "retry", of: str = "its cache") -> ArgumentParser:
     """The options that name a store, for the parsers of verbs.
 
-    :param prefix: the default prefix.
+    :param prefix: the default prefix; of several ones, None is the option's default.
     :param of: the object that has this prefix.
     """
+    shown = prefix if isinstance(prefix, str) else " and ".join(prefix)
     parser = ArgumentParser(add_help=False)
     add = parser.add_argument_group("the store").add_argument
     add("--store", metavar="URL", help=f"its URL (default: the environment's {STORE_VARIABLE})")
     add(
         "--store-prefix",
-        default=prefix,
+        default=prefix if isinstance(prefix, str) else None,
         metavar="NAME",
-        help=f"the prefix that {of} was made with (default: %(default)s)",
+        help=f"the prefix that {of} was made with (default: {shown})",
     )
     return parser
 
 
+C = TypeVar("C", bound=Any)
+
+
 @contextmanager
-def open_entries(args: Namespace) -> Iterator[ContextInspector]:
+def opened(url: str, make: Callable[[], C], *errors: type[Exception]) -> Iterator[C]:
+    """The object that *make* returns, closed at the end.
+
+    :raises UsageError: it rejects the URL or the prefix.
+    :raises CommandFailed: one of *errors*, without the passwords of the URL.
+    """
+    try:
+        try:
+            made = make()
+        except (TypeError, ValueError) as error:
+            raise option_error(error, url) from None
+        with closing(made):
+            yield made
+    except errors as error:
+        raise CommandFailed(mask_error(error, url)) from None
+
+
+def open_entries(
+    args: Namespace, prefix: str | None = None
+) -> AbstractContextManager[ContextInspector]:
     """The store that the arguments name; nothing is created in it.
 
+    :param prefix: None: that of the arguments.
     :raises UsageError: the URL is missing or not valid.
     :raises CommandFailed: the store cannot be reached, or its tables are missing.
     """
     url = store_url(args)
-    try:
-        entries = _entries(url, args.store_prefix)
-        try:
-            yield entries
-        finally:
-            entries.close()
-    except CacheUnavailableError as error:
-        raise CommandFailed(mask_error(error, url)) from None
+    family, driven = parse_store_url(url)
+    kind: Callable[[str, str], ContextInspector]
+    if family == SQL:
+        from retrytemplate.backends.sql.inspection import SQLEntries as kind
+    else:
+        from retrytemplate.backends.redis.inspection import RedisEntries as kind
+    return opened(url, partial(kind, driven, prefix or args.store_prefix), CacheUnavailableError)
+
+
+def open_redis(
+    args: Namespace, kind: Callable[..., C], content: str, error: type[Exception]
+) -> AbstractContextManager[C]:
+    """The store in Redis or Valkey that the arguments name, of the *content* that its error names.
+
+    :raises UsageError: the URL is missing or not valid.
+    :raises CommandFailed: the store cannot be reached.
+    """
+    url = store_url(args, REDIS_URLS)
+    family, driven = parse_store_url(url)
+    if family != REDIS:
+        raise UsageError(f"--store must be a URL {REDIS_URLS}; other stores have no {content}")
+    return opened(url, partial(kind, driven, prefix=args.store_prefix), error)
 
 
 def store_url(args: Namespace, allowed: str = ALLOWED) -> str:
@@ -98,19 +120,6 @@ def store_url(args: Namespace, allowed: str = ALLOWED) -> str:
     if not url:
         raise UsageError(f"pass --store or set {STORE_VARIABLE}: a URL {allowed}")
     return url
-
-
-def _entries(url: str, prefix: str) -> ContextInspector:
-    family, driven = parse_store_url(url)
-    kind: Callable[[str, str], ContextInspector]
-    if family == SQL:
-        from retrytemplate.backends.sql.inspection import SQLEntries as kind
-    else:
-        from retrytemplate.backends.redis.inspection import RedisEntries as kind
-    try:
-        return kind(driven, prefix)
-    except (TypeError, ValueError) as error:
-        raise option_error(error, url) from None
 
 
 def parse_store_url(url: str) -> tuple[str, str]:
@@ -167,8 +176,7 @@ def journal_options() -> ArgumentParser:
     return options("batch", "its job repository")
 
 
-@contextmanager
-def open_journal(args: Namespace) -> Iterator[JobRepository]:
+def open_journal(args: Namespace) -> AbstractContextManager[JobRepository]:
     """The repository that the arguments name; nothing is created in it.
 
     :raises UsageError: the URL is missing or not valid.
@@ -177,16 +185,32 @@ def open_journal(args: Namespace) -> Iterator[JobRepository]:
     from retrytemplate.batch import JobRepository, JobRepositoryError
 
     url = store_url(args, JOURNAL_URLS)
-    try:
-        repository = JobRepository(url, prefix=args.store_prefix)
-    except (TypeError, ValueError) as error:
-        raise option_error(error, url) from None
-    try:
-        yield repository
-    except JobRepositoryError as error:
-        raise CommandFailed(mask_error(error, url)) from None
-    finally:
-        repository.close()
+    return opened(url, partial(JobRepository, url, prefix=args.store_prefix), JobRepositoryError)
+
+
+@contextmanager
+def open_events(args: Namespace) -> Iterator[EventReader]:
+    """The file or the table of events that the arguments name; nothing is created.
+
+    :raises UsageError: the URL is missing or not valid.
+    :raises CommandFailed: the file or the table is missing, or cannot be read.
+    """
+    from retrytemplate.observe import EventStoreError, JsonLinesSink, SQLEventSink
+
+    if args.file is not None:
+        if args.store is not None:
+            raise UsageError("pass either --store or --file")
+        try:
+            with open(args.file, "rb"):
+                yield JsonLinesSink(args.file)
+        except OSError as error:
+            raise CommandFailed(f"cannot read {args.file}: {error.strerror}") from None
+        return
+    url = store_url(args, JOURNAL_URLS)
+    with opened(url, partial(SQLEventSink, url, args.store_prefix), EventStoreError) as sink:
+        if not sink.exists():
+            raise CommandFailed(f"the database has no table {sink.prefix}_event")
+        yield sink
 
 
 def check_run_filter(args: Namespace, repository: JobRepository) -> None:

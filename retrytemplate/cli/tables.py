@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from operator import methodcaller
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import AttemptRecord
-
-__all__ = ["Listing", "Screen", "on_terminal", "one_line", "print_item"]
 
 T = TypeVar("T")
 
@@ -143,10 +142,10 @@ class Listing(Generic[T]):
     numbers: Sequence[str]
     cells: Callable[[T], Iterable[str]]
     style: Callable[[T], str | None]
-    as_json: Callable[[T], Any]
+    as_json: Callable[[T], Any] = methodcaller("as_json")
     cursor: Callable[[T], Any]
     option: str = "--after"
-    name: int = 0
+    name: str = ""
     empty: str
     note: Callable[[Sequence[T]], str] = lambda page: ""
 
@@ -171,7 +170,8 @@ class Listing(Generic[T]):
             screen.say(self.empty)
             return
         rows, styles = map(self.cells, page), map(self.style, page)
-        screen.table(self.heads, rows, styles, numbers=self.numbers, name=self.name)
+        name = self.heads.index(self.name) if self.name else 0
+        screen.table(self.heads, rows, styles, numbers=self.numbers, name=name)
         if note := self.note(page):
             screen.say(note)
         if more:
@@ -193,6 +193,14 @@ def print_item(
     screen.say(title, style="bold")
     screen.facts(facts)
     screen.attempts(history)
+
+
+def print_result(args: Namespace, value: Any, text: str) -> None:
+    """Print the result of a command: with ``--json`` the value, else the text."""
+    if args.json:
+        print_json(value)
+    else:
+        print(text)
 
 
 def on_terminal() -> bool:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["load_object", "open_step", "parse_parameters", "run_step"]
-
-
 # Frames that are left out of tracebacks of the user's code.
 ON_EXISTING = re.compile(r"on_existing='(\w+)'")
 OWN_FILES = (__file__, "<frozen importlib", importlib.__file__)

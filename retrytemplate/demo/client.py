@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.demo.orders import Order
 
-__all__ = ["PricingClient", "PricingError", "ServiceUnavailable"]
-
 
 class PricingError(Exception):
     """The service rejected the request; a retry would be rejected too."""

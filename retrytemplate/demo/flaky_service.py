@@ -29,8 +29,6 @@ from retrytemplate._internal.threads import Threads, uninterrupted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["CATALOGUE", "Fault", "PricingService", "faults"]
-
 HOST = "127.0.0.1"
 PATH = "/prices"
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from retrytemplate.demo.flaky_service import PricingService
     from retrytemplate.demo.orders import Line
 
-__all__ = ["ATTEMPTS", "WORTH_RETRYING", "DatabaseRefused", "Job", "Report", "StopWatch", "Tally"]
-
 ATTEMPTS = 5
 # Lines per transaction, and concurrent requests.
 CHUNK = 500
@@ -362,8 +360,14 @@ def unaccounted(lines: Iterable[int], written: set[int], dead: set[int]) -> Iter
 
 
 def differences(sent: dict[str, int], seen: dict[str, int]) -> Iterator[str]:
-    """Differences between the counts of the service and of the client."""
-    for kind in sorted(sent.keys() | seen.keys()):
-        there, here = sent.get(kind, 0), seen.get(kind, 0)
-        if there != here:
-            yield f"{kind}: the service sent {there}, the client saw {here}"
+    """Differences between the counts of the service and of the client.
+
+    A response may arrive while its client gives up: the service sent it, the client saw a slow one.
+    """
+    surplus = {kind: sent.get(kind, 0) - seen.get(kind, 0) for kind in sent.keys() | seen.keys()}
+    late = [many for kind, many in surplus.items() if kind != "slow"]
+    if min(late, default=0) < 0 or sum(surplus.values()) != 0:
+        for kind in sorted(surplus):
+            if surplus[kind]:
+                there, here = sent.get(kind, 0), seen.get(kind, 0)
+                yield f"{kind}: the service sent {there}, the client saw {here}"

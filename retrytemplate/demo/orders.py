@@ -9,17 +9,6 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-__all__ = [
-    "COLUMNS",
-    "InvalidOrder",
-    "Line",
-    "LineCodec",
-    "NotAnOrdersFile",
-    "Order",
-    "OrdersFile",
-    "shipped",
-]
-
 COLUMNS = ("order_id", "placed_on", "customer", "sku", "quantity")
 MOST = 10_000
 BOM = b"\xef\xbb\xbf"

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
     from retrytemplate import RetryContext
 
-__all__ = ["MESSAGES", "POISONS", "PROCESSES", "WorkerCounts", "count", "enqueue", "make_runtime"]
-__all__ += ["unfinished", "url_of"]
-
 MESSAGES, POISONS, FAILING, PROCESSES = 300, 3, 12, 2
 MAX_CRASHES = 2
 MOST_CRASHES = POISONS * (1 + MAX_CRASHES)

@@ -6,6 +6,8 @@
     removes all waiting, also from existing templates
 ``run``, ``virtual_loop``, ``run_trio``
     the timers of asyncio and trio on a virtual clock
+``capture_events``
+    a block that keeps the events of everything in the process
 ``ScriptedRandom``
     random numbers from a list
 ``Recorder``, ``AsyncRecorder``
@@ -22,6 +24,7 @@ from retrytemplate._internal.imports import lazy_attributes
 __getattr__, __dir__, __all__ = lazy_attributes(
     __name__,
     {
+        "retrytemplate.testing.capture": "capture_events",
         "retrytemplate.testing.clock": "Interrupted VirtualClock",
         "retrytemplate.testing.conformance": (
             "AsyncCacheConformance BackoffConformance CacheConformance ClassifierConformance "

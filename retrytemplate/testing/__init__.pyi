@@ -1,5 +1,6 @@
 # The types of the public names; __init__.py imports them on first use.
 
+from retrytemplate.testing.capture import capture_events as capture_events
 from retrytemplate.testing.clock import Interrupted as Interrupted
 from retrytemplate.testing.clock import VirtualClock as VirtualClock
 from retrytemplate.testing.conformance import AsyncCacheConformance as AsyncCacheConformance

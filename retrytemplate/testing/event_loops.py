@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import selectors
-from heapq import heapify, heappop, heappush
-from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from retrytemplate._internal.validation import check_at_least
 from retrytemplate.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Awaitable, Callable, Coroutine
-    from contextvars import Context
-    from typing import TypeVarTuple, Unpack
 
     Arguments = TypeVarTuple("Arguments")
 
@@ -25,126 +19,44 @@ __all__ = ["VirtualLoop", "run", "run_trio", "virtual_loop"]
 T = TypeVar("T")
 
 LOOK_EACH = 64
-"""Iterations of a loop without sockets for each look at its pipe."""
-RESOLUTION = 1e-9
-"""Seconds of virtual time within which timers fire together."""
+"""Calls of the selector of a loop without sockets for each look at its pipe."""
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """The system's selector, which moves the clock on instead of waiting for a timer."""
+    """The system's selector, which moves the clock on instead of waiting for a timer.
+
+    A loop without sockets has a pipe only, through which signals arrive: most calls do not ask the
+    system for it.
+    """
 
     def __init__(self, clock: VirtualClock, grace: float) -> None:
         super().__init__()
-        self.files = self.get_map()
         self._clock = clock
         self._grace = grace
+        self._files = self.get_map()
+        self._calls = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # Without a timer, only a thread or socket can make progress, in real time.
-        ready = super().select(None if timeout is None else min(timeout, self._grace))
+        ready: list[tuple[selectors.SelectorKey, int]] = []
+        self._calls += 1
+        if timeout is None:  # only a thread or socket can make progress, in real time
+            ready = super().select()
+        elif self._grace or len(self._files) > 1 or self._calls % LOOK_EACH == 0:
+            ready = super().select(min(timeout, self._grace))
         if timeout and not ready:
             self._clock._jump(timeout)
         return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is a ``VirtualClock``; made by ``virtual_loop``.
-
-    Its timers are tuples: asyncio compares handles in Python, which takes more time than all the
-    rest of a timer.  Timers of one moment fire in the order in which they were set.
-    """
-
-    _ready: deque[asyncio.Handle]  # of the base class, as the next two
-    _selector: JumpingSelector
-    _stopping: bool
+    """An event loop whose time is a ``VirtualClock``; made by ``virtual_loop``."""
 
     def __init__(self, clock: VirtualClock, grace: float) -> None:
         self.virtual_clock = clock
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._numbers = count()
-        self._cancelled_timers = 0
-        self._has_grace = grace > 0
-        self._iterations = 0
         super().__init__(JumpingSelector(clock, grace))
 
     def time(self) -> float:
         return self.virtual_clock.monotonic()
-
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[Unpack[Arguments]], object],
-        *args: *Arguments,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        self._check_closed()  # type: ignore[attr-defined]  # of the base class
-        timer: Any = asyncio.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True  # so that its cancellation is reported
-        heappush(self._timers, (when, next(self._numbers), timer))
-        return timer  # type: ignore[no-any-return]
-
-    def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
-        self._cancelled_timers += 1
-
-    def _run_once(self) -> None:
-        """One iteration: move the clock on if no callback is ready, then run those that are."""
-        timers, ready = self._timers, self._ready
-        self._drop_cancelled_timers()
-        now = self.virtual_clock.monotonic()
-        timeout = 0.0
-        if not ready and not self._stopping:
-            timeout = max(0.0, timers[0][0] - now) if timers else math.inf
-        if self._must_look(timeout):
-            events = self._selector.select(None if timeout == math.inf else timeout)
-            self._process_events(events)  # type: ignore[attr-defined]
-            now = self.virtual_clock.monotonic()
-        elif timeout:
-            self.virtual_clock._jump(timeout)
-            now = self.virtual_clock.monotonic()
-        end = now + RESOLUTION
-        while timers and timers[0][0] < end:
-            timer: Any = heappop(timers)[2]
-            timer._scheduled = False
-            if timer._cancelled:
-                self._cancelled_timers -= 1
-            else:
-                ready.append(timer)
-        self._run_ready()
-
-    def _run_ready(self) -> None:
-        ready = self._ready
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
-
-    def _must_look(self, timeout: float) -> bool:
-        """Whether to ask the system for events before the callbacks.
-
-        A loop without sockets has a pipe only, through which signals arrive: most iterations
-        need not look at it.
-        """
-        self._iterations += 1
-        return (
-            self._iterations % LOOK_EACH == 0
-            or timeout == math.inf
-            or self._has_grace
-            or len(self._selector.files) > 1
-        )
-
-    def _drop_cancelled_timers(self) -> None:
-        timers: Any = self._timers
-        if self._cancelled_timers > 100 and 2 * self._cancelled_timers > len(timers):
-            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
-            heapify(timers)
-            self._cancelled_timers = 0
-        while timers and timers[0][2]._cancelled:
-            heappop(timers)
-            self._cancelled_timers -= 1
-
-    def close(self) -> None:
-        super().close()
-        self._timers.clear()
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         # The virtual time limit would expire at once; the threads need real time to end.

@@ -28,6 +28,19 @@ def no_waiting() -> Iterator[VirtualClock]:
 
 
 @pytest.fixture
+def retries_off() -> Iterator[None]:
+    """Switches the retries of all templates off during this test; see ``set_active``."""
+    from retrytemplate._engine.activity import is_active, set_active
+
+    before = is_active()
+    set_active(False)
+    try:
+        yield
+    finally:
+        set_active(before)
+
+
+@pytest.fixture
 def retry_clock() -> Iterator[VirtualClock]:
     """A ``VirtualClock`` that every ``SystemClock`` follows during this test.
 

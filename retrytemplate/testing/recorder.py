@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from retrytemplate.listeners.base import RetryListener
+from retrytemplate.listeners.base import HOOKS, RetryListener
 from retrytemplate.testing.clock import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retrytemplate._engine.context import RetryContext
+    from retrytemplate.errors import AttemptLostError
 
 __all__ = ["AsyncRecorder", "Event", "Recorder"]
 
@@ -20,8 +21,9 @@ class Event(NamedTuple):
     """One call of a hook.
 
     ``value`` is the argument of the hook: the result, the exception, the delay, the pair of limit
-    and elapsed seconds of ``on_overrun``; None for ``open`` and ``before_attempt``.  An event
-    equals a tuple of its three parts.
+    and elapsed seconds of ``on_overrun``, the pair of name and elapsed seconds of
+    ``on_first_success``; None for ``open`` and ``before_attempt``.  An event equals a tuple of its
+    three parts.
     """
 
     hook: str
@@ -44,12 +46,13 @@ class Recorder(RetryListener):
     [Event(hook='open', attempt=0, value=None), \
 Event(hook='before_attempt', attempt=1, value=None), \
 Event(hook='on_success', attempt=1, value=0), \
+Event(hook='on_first_success', attempt=1, value=('list_iterator.__next__', 0.0)), \
 Event(hook='close', attempt=1, value=None)]
     >>> recorder.clear()
     >>> outcome = template.outcome(int, "seventeen")
     >>> recorder.hooks
     ['open', 'before_attempt', 'on_error', 'on_backoff', 'before_attempt', 'on_error', \
-'on_backoff', 'before_attempt', 'on_error', 'close']
+'on_backoff', 'before_attempt', 'on_error', 'on_end', 'close']
     >>> recorder.delays, len(recorder.errors)
     ([0.5, 0.5], 3)
     """
@@ -91,6 +94,9 @@ Event(hook='close', attempt=1, value=None)]
     def open(self, context: RetryContext) -> Any:
         self._note("open", context)
 
+    def on_attempt_lost(self, context: RetryContext, error: AttemptLostError) -> Any:
+        self._note("on_attempt_lost", context, error)
+
     def before_attempt(self, context: RetryContext) -> Any:
         self._note("before_attempt", context)
 
@@ -112,6 +118,12 @@ Event(hook='close', attempt=1, value=None)]
     def on_store_error(self, context: RetryContext, exception: BaseException) -> Any:
         self._note("on_store_error", context, exception)
 
+    def on_first_success(self, name: str, elapsed: float) -> None:
+        self.events.append(Event("on_first_success", 1, (name, elapsed)))
+
+    def on_end(self, context: RetryContext, exception: BaseException | None) -> Any:
+        self._note("on_end", context, exception)
+
     def close(self, context: RetryContext, exception: BaseException | None) -> Any:
         self._note("close", context, exception)
 
@@ -129,14 +141,11 @@ def _after_checkpoint(hook: Callable[..., Any]) -> Any:
 
 
 class AsyncRecorder(Recorder):
-    """A ``Recorder`` whose hooks are coroutine functions and let other tasks run."""
+    """A ``Recorder`` whose hooks are coroutine functions and let other tasks run.
 
-    open = _after_checkpoint(Recorder.open)
-    before_attempt = _after_checkpoint(Recorder.before_attempt)
-    on_overrun = _after_checkpoint(Recorder.on_overrun)
-    on_success = _after_checkpoint(Recorder.on_success)
-    on_error = _after_checkpoint(Recorder.on_error)
-    on_backoff = _after_checkpoint(Recorder.on_backoff)
-    on_recovery = _after_checkpoint(Recorder.on_recovery)
-    on_store_error = _after_checkpoint(Recorder.on_store_error)
-    close = _after_checkpoint(Recorder.close)
+    ``on_first_success`` is synchronous, as in every listener.
+    """
+
+
+for _hook in HOOKS:
+    setattr(AsyncRecorder, _hook, _after_checkpoint(getattr(Recorder, _hook)))

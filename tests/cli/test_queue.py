@@ -19,7 +19,9 @@ async def fill(url):
         done, dead, _ = await source.receive(3, 0.0)
         await source.acknowledge([done])
         failed = AttemptRecord(5, 10.0, 11.0, "ValueError", "no price\nfor 1")
-        letter = DeadLetter("l-1", "k", "no price", "handler", 5, 1, (failed,), 1.0, 2.0, dead)
+        letter = DeadLetter(
+            "l-1", "k", "no price", "handler", 5, 1, (failed,), 1.0, 2.0, dead, "v7"
+        )
         await source.dead_letter(dead, letter)
     return ids
 
@@ -79,7 +81,8 @@ def test_queue_show_prints_the_dead_letter_with_its_attempts(ids, queue):
     assert (code, err) == (0, "")
     assert lines[0] == f"job {ids[1]}"
     text = "\n".join(lines)
-    for fact in ('{"order": 1}', "attempts      5, crashes 1", "phase handler", "for 1"):
+    facts = ("attempts      5, crashes 1", "phase handler", "code          v7", "for 1")
+    for fact in ('{"order": 1}', *facts):
         assert fact in text
     assert parsed(queue("show", ids[1], "--json"))["letter"]["reason"] == "no price"
     assert any(line.startswith("worker") for line in queue("show", ids[2])[1])

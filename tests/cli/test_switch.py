@@ -21,7 +21,6 @@ from rich.cells import cell_len
 
 from retrytemplate.cli import main
 from retrytemplate.cli.commands.switch.commands import (
-    EPILOG,
     REPORT_EPILOG,
     RESUME_EPILOG,
     STATUS_EPILOG,
@@ -903,7 +902,7 @@ def test_commands_of_a_page_run_in_order(office, page, monkeypatch, capsys):
 def test_examples_of_the_help_are_valid(office, capsys):
     parser = ArgumentParser()
     add_parser(parser.add_subparsers())
-    epilogs = (EPILOG, STOP_EPILOG, RESUME_EPILOG, STATUS_EPILOG, REPORT_EPILOG)
+    epilogs = (STOP_EPILOG, RESUME_EPILOG, STATUS_EPILOG, REPORT_EPILOG)
     text = "\n".join(epilogs).replace("\\\n", " ")
     lines = re.findall(r"^  .*retrytemplate (switch [^|\n]*)", text, re.M)
     lines += re.findall(r"retrytemplate (switch stop --global.*)", text)

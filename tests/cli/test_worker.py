@@ -9,10 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from retrytemplate.cli import main
-from retrytemplate.workers import JobQueue
+from retrytemplate.cli.commands.worker.fleet import Fleet, describe
+from retrytemplate.workers import JobQueue, RuntimeSnapshot
 from tests.cli.jobs import COMMAND, PATIENCE, Place, lines_of
 from tests.support import forked_python
 from tests.support.polling import wait_until
+from tests.support.redis_streams import RedisStream
 
 # A message with the text "wait" blocks until a file is there; "crash" ends its process.
 APP = """
@@ -123,6 +125,18 @@ def test_run_prints_warnings_and_lines_and_ends_clean(workers):
     assert last.endswith("no such order; dead-letter")
 
 
+def test_lines_count_the_abandoned_threads_of_all_processes():
+    fleet = Fleet("billing", "jobs", is_group=True)
+    known = {"name": "billing", "queue_name": "jobs", "state": "running", "concurrency": 2}
+    fleet.add(0, RuntimeSnapshot(**known, abandoned_threads=1))
+    assert describe(fleet, ", ")[2].endswith("stuck 0, abandoned threads 1")
+    fleet.add(1, RuntimeSnapshot(**known, abandoned_threads=2))
+    assert fleet.as_json()["abandoned_threads"] == 3
+    fleet.remove(1)
+    fleet.add(0, RuntimeSnapshot(**known))
+    assert describe(fleet, ", ")[2].endswith("stuck 0")
+
+
 def test_run_with_json_prints_an_object_per_line(workers):
     workers.enqueue("one")
     with workers.running("app.py:make", "--json", "--concurrency", "7") as process:
@@ -183,7 +197,7 @@ def test_processes_that_crash_are_started_again(workers, body):
         out, err = process.communicate(timeout=PATIENCE)
     objects = lines_of(out)
     crashes = [each for each in objects if each["type"] == "process_crashed"]
-    assert process.returncode == 0, err
+    assert process.returncode == 0, out + err
     assert workers.states() == ["completed", "dead_lettered", "completed"]
     assert 2 <= len(crashes) <= 3
     assert {each["exit_code"] for each in crashes} == {9 if body == "crash" else -9}
@@ -201,7 +215,9 @@ def test_status_lists_the_runtimes_that_run(workers, monkeypatch, capsys):
         assert main(["worker", "status", "--store", workers.url]) == 0
         shown = capsys.readouterr().out.splitlines()
         assert main(["worker", "status", "--store", workers.url, "--name", "mails"]) == 0
-        assert capsys.readouterr().out == "No workers run.\n"
+        assert capsys.readouterr().out == (
+            "No workers of the name 'mails' run on a cache with the prefix queue or retry.\n"
+        )
         (workers.folder / "go").touch()
         process.send_signal(signal.SIGTERM)
         assert finished(process)[0] == 0
@@ -214,6 +230,51 @@ def test_status_lists_the_runtimes_that_run(workers, monkeypatch, capsys):
     assert len(shown) == 3
     assert main(["worker", "status", "--store", workers.url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"workers": []}
+
+
+STREAM_APP = """
+import os
+from pathlib import Path
+from retrytemplate.workers import RedisStreamSource, WorkerRuntime
+
+async def handle(message, context):
+    (Path(__file__).parent / "arrived").touch()
+
+NAME = os.environ["STREAM"]
+source = RedisStreamSource(os.environ["URL"], NAME, group="workers", dead_letters=f"{NAME}-dead")
+runtime = WorkerRuntime(source, handle, name=NAME, receive_wait=0.05)
+"""
+
+
+def test_status_finds_the_runtime_of_a_redis_stream(workers, valkey_url, capsys):
+    stream = RedisStream(valkey_url)
+    stream.put("one")
+    (workers.folder / "stream.py").write_text(STREAM_APP)
+    workers.environment |= {"URL": valkey_url, "STREAM": stream.name}
+    with workers.running("stream:runtime") as process:
+        workers.arrived()
+        status = ["worker", "status", "--store", valkey_url, "--name", stream.name, "--json"]
+        assert main(status) == 0
+        [worker] = json.loads(capsys.readouterr().out)["workers"]
+        process.send_signal(signal.SIGTERM)
+        assert finished(process)[0] == 0
+    assert f":{process.pid}:" in worker["worker"]
+    assert main(status) == 0
+    assert json.loads(capsys.readouterr().out) == {"workers": []}
+    stream.close()
+
+
+def test_status_of_a_database_without_tables_names_the_prefixes(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    (tmp_path / "jobs.db").touch()
+    assert main(["worker", "status", "--store", url]) == 1
+    assert capsys.readouterr().err == (
+        "retrytemplate worker: the database has no tables queue_* or retry_*: no worker has run on "
+        "it, or its context cache has another prefix, to be named by --store-prefix\n"
+    )
+    assert main(["worker", "status", "--store", url, "--store-prefix", "shop"]) == 1
+    assert "the database has no tables shop_*: " in capsys.readouterr().err
+    assert (tmp_path / "jobs.db").stat().st_size == 0
 
 
 @pytest.mark.parametrize(

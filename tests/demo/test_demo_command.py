@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from retrytemplate.demo import shipped
+from retrytemplate.demo.orders import shipped
 from tests.support import forked_python
 
 # The longest takes seven seconds where nothing else runs.
@@ -39,9 +39,38 @@ def some_of_the_shipped(path, lines):
     return path
 
 
-@pytest.fixture
-def orders(tmp_path):
-    return some_of_the_shipped(tmp_path / "orders.csv", 150)
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory):
+    return some_of_the_shipped(tmp_path_factory.mktemp("orders") / "orders.csv", 150)
+
+
+@pytest.fixture(scope="module")
+def few_orders(tmp_path_factory):
+    """Orders without a fault of the service: a run that waits for nothing."""
+    return some_of_the_shipped(tmp_path_factory.mktemp("orders") / "few.csv", 20)
+
+
+def free_port():
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def figures(orders):
+    """The figures of a run with ``--json``, its database and its port."""
+    database, port = orders.with_suffix(".json.db"), free_port()
+    done = demo("--json", "--input", orders, "--database", database, "--port", port)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout), database, port
+
+
+@pytest.fixture(scope="module")
+def shown(orders):
+    """The output of a run without a terminal, and its database."""
+    database = orders.with_name("with a space.db")
+    done = demo("--input", orders, "--database", database)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout, database
 
 
 @contextmanager
@@ -96,77 +125,82 @@ def test_every_line_of_the_shipped_file_is_written_or_dead_lettered(tmp_path):
     assert figures["problems"] == []
 
 
-def test_input_file_is_processed(orders, tmp_path):
-    database = tmp_path / "own.db"
-    done = demo("--json", "--input", orders, "--database", database, "--seed", 3)
-    figures = json.loads(done.stdout)
-    assert (done.returncode, figures["read"], figures["seed"]) == (0, 150, 3)
-    assert figures["input"] == str(orders)
+def test_input_file_is_processed(orders, figures):
+    found, database, _ = figures
+    assert (found["read"], found["input"]) == (150, str(orders))
     assert_every_line_is_in_one_place(orders, database)
 
 
-def test_same_seed_gives_the_same_figures(orders, tmp_path):
+def test_same_seed_gives_the_same_figures(orders, figures, tmp_path):
     files = (tmp_path / f"{number}.db" for number in count())
 
-    def figures(seed):
+    def same(found):
+        names = "read written dead_lettered retried retries attempts service_sent"
+        return {name: found[name] for name in names.split()}
+
+    def run(seed):
         done = demo("--json", "--input", orders, "--database", next(files), "--seed", seed)
         found = json.loads(done.stdout)
-        same = (
-            "read",
-            "written",
-            "dead_lettered",
-            "retried",
-            "retries",
-            "attempts",
-            "service_sent",
-        )
-        return {name: found[name] for name in same}
+        assert found["seed"] == seed
+        return same(found)
 
     # A machine that stalls for half a second makes an answer slow that was not meant to be.
-    assert any(figures(11) == figures(11) for _ in range(3))
-    assert figures(11) != figures(12)
+    assert any(run(11) == run(11) for _ in range(3))
+    assert run(11) != same(figures[0])
 
 
-def test_tables_print_the_figures_and_the_database(orders):
-    done = demo("--input", orders)
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = dict(re.findall(r"^ ?(\w[\w-]*(?: \w+)*?) {2,}(\d+)", done.stdout, re.MULTILINE))
+def test_tables_print_the_figures_and_the_database(shown):
+    output, database = shown
+    rows = dict(re.findall(r"^ ?(\w[\w-]*(?: \w+)*?) {2,}(\d+)", output, re.MULTILINE))
     assert rows["read"] == "150"
     assert int(rows["written"]) + int(rows["dead-lettered"]) == 150
     assert int(rows["retried"]) > 0
-    assert "time waited" in done.stdout
-    database = re.search(r"^Database: (.*\.db)$", done.stdout, re.MULTILINE)[1]
+    assert "time waited" in output
+    assert f"\nDatabase: {database}\n" in output
     assert len(numbers(database, WRITTEN)) == int(rows["written"])
-    os.unlink(database)
 
 
-def test_next_command_of_the_demo_lists_its_dead_letters(orders, tmp_path):
-    database = tmp_path / "with a space.db"
-    done = demo("--input", orders, "--database", database)
-    command = shlex.split(re.search("^Next: retrytemplate (.*)$", done.stdout, re.MULTILINE)[1])
+def test_tables_explain_their_figures(shown):
+    output, _ = shown
+    for explanation in (
+        "with a price, in transactions of",
+        "without a price, by the last error:",
+        "failed at least once: ",
+        "attempts of a line",
+        "service sent",
+        "client saw",
+    ):
+        assert explanation in output
+
+
+def test_next_command_of_the_demo_lists_its_dead_letters(shown):
+    output, database = shown
+    command = shlex.split(re.search("^Next: retrytemplate (.*)$", output, re.MULTILINE)[1])
     listed = forked_python.run([*COMMAND[:-1], *command], timeout=PATIENCE)
     assert listed.stdout.count("reprocess-orders") == len(numbers(database, DEAD)) > 0
 
 
-def test_progress_without_terminal_is_plain_lines(orders, tmp_path):
-    done = demo("--input", orders, "--database", tmp_path / "x.db")
-    progress = re.findall(r"^ +(\d+) of 150: \d+ written, \d+ failed", done.stdout, re.MULTILINE)
+def test_progress_without_terminal_is_plain_lines(shown):
+    output, _ = shown
+    progress = re.findall(r"^ +(\d+) of 150: \d+ written, \d+ failed", output, re.MULTILINE)
     assert len(progress) >= 9
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in output
 
 
-def test_progress_in_a_terminal_is_a_live_bar(orders, tmp_path):
-    shown = in_a_terminal("--input", orders, "--database", tmp_path / "x.db")
+def test_progress_in_a_terminal_is_a_live_bar(few_orders, tmp_path):
+    shown = in_a_terminal("--input", few_orders, "--database", tmp_path / "x.db")
     assert shown.count("\r") > 1 or "\x1b[1A" in shown or "\x1b[2K" in shown
-    assert "150/150" in shown
+    assert "20/20" in shown
     assert "Database:" in shown
 
 
-def test_terminal_of_0_columns_gets_the_tables(orders, tmp_path, monkeypatch):
+def test_terminal_of_0_columns_gets_the_tables(few_orders, monkeypatch):
     monkeypatch.setenv("COLUMNS", "0")
-    done = demo("--input", orders, "--database", tmp_path / "x.db")
+    done = demo("--input", few_orders)
     assert "dead-lettered" in done.stdout
-    assert "Database: " in done.stdout
+    default = re.search(r"^Database: (.*\.db)$", done.stdout, re.MULTILINE)[1]
+    assert len(numbers(default, WRITTEN)) > 0
+    os.unlink(default)
 
 
 def in_a_terminal(*args):
@@ -283,11 +317,9 @@ def test_invalid_port_is_wrong_use(port):
     assert "must be a whole number from 0 to 65535" in done.stderr
 
 
-def test_service_listens_on_the_given_port(orders, tmp_path):
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    done = demo("--json", "--input", orders, "--port", port, "--database", tmp_path / "x.db")
-    assert json.loads(done.stdout)["port"] == port
+def test_service_listens_on_the_given_port(figures):
+    found, _, port = figures
+    assert found["port"] == port
 
 
 def test_database_that_cannot_be_written_is_wrong_use(orders, tmp_path):
@@ -298,10 +330,10 @@ def test_database_that_cannot_be_written_is_wrong_use(orders, tmp_path):
     )
 
 
-def test_missing_rich_is_named_with_its_extra_and_json_works(orders, tmp_path):
+def test_missing_rich_is_named_with_its_extra_and_json_works(few_orders, tmp_path):
     without = "import sys; sys.modules['rich'] = None; from retrytemplate.cli import main; "
     call = [sys.executable, "-c", without + "sys.exit(main(sys.argv[1:]))", "demo"]
-    call += ["--input", str(orders), "--database", str(tmp_path / "x.db")]
+    call += ["--input", str(few_orders), "--database", str(tmp_path / "x.db")]
     done = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "install retrytemplate[cli]" in done.stderr
@@ -315,18 +347,18 @@ def test_help_has_an_example():
     assert "retrytemplate demo --input orders.csv" in done.stdout
 
 
-def test_closed_pipe_prints_no_traceback(orders, tmp_path):
+def test_closed_pipe_prints_no_traceback(few_orders, tmp_path):
     database = tmp_path / "unread.db"
     read, write = os.pipe()
     os.close(read)
-    with open(write, "w") as nobody:
-        done = subprocess.run(
-            [*COMMAND, "--json", "--input", orders, "--database", database],
-            stdout=nobody,
-            stderr=subprocess.PIPE,
-        )
-    assert (done.returncode, done.stderr) == (1, b"")
-    assert_every_line_is_in_one_place(orders, database)
+    command = [*COMMAND, "--json", "--input", str(few_orders), "--database", str(database)]
+    with (
+        open(write, "w") as unread,
+        forked_python.Popen(command, stdout=unread, stderr=subprocess.PIPE) as process,
+    ):
+        _, messages = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, messages) == (1, b"")
+    assert_every_line_is_in_one_place(few_orders, database)
 
 
 def test_empty_orders_file_exits_with_0(tmp_path):
@@ -344,7 +376,7 @@ def test_file_of_faulty_lines_exits_with_0(tmp_path):
     assert (done.returncode, figures["read"], figures["dead_lettered"]) == (0, 3, 3)
 
 
-def test_example_script_prints_the_same_figures(orders, tmp_path):
+def test_example_script_prints_the_same_figures(orders, figures):
     root = Path(__file__).parents[2]
     script = root / "examples" / "reprocess_orders.py"
     shown = subprocess.run(
@@ -355,9 +387,9 @@ def test_example_script_prints_the_same_figures(orders, tmp_path):
         check=True,
         env={**os.environ, "PYTHONPATH": str(root)},
     )
-    figures = json.loads(demo("--json", "--input", orders, "--database", tmp_path / "x.db").stdout)
+    found, *_ = figures
     assert (
-        f"150 lines read, {150 + figures['retries'] + figures['dead_lettered']} deliveries"
+        f"150 lines read, {150 + found['retries'] + found['dead_lettered']} deliveries"
         in shown.stdout
     )
-    assert f"{figures['written']} written, {figures['dead_lettered']} dead" in shown.stdout
+    assert f"{found['written']} written, {found['dead_lettered']} dead" in shown.stdout

@@ -15,14 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrytemplate.demo import (
-    Order,
-    PricingClient,
-    PricingError,
-    PricingService,
-    ServiceUnavailable,
-)
-from retrytemplate.demo.flaky_service import CATALOGUE, MAX_FAULTS, faults
+from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
+from retrytemplate.demo.flaky_service import CATALOGUE, MAX_FAULTS, PricingService, faults
+from retrytemplate.demo.orders import Order
 
 SEED = 7
 PATIENCE = 30.0

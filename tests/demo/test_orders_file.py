@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from retrytemplate.demo import InvalidOrder, Line, NotAnOrdersFile, Order, OrdersFile, shipped
+from retrytemplate.demo.orders import (
+    InvalidOrder,
+    Line,
+    NotAnOrdersFile,
+    Order,
+    OrdersFile,
+    shipped,
+)
 
 HEADER = b"order_id,placed_on,customer,sku,quantity\n"
 GOOD = b"O-1,2026-11-20,Sato Ltd,SKU-0042,3"

@@ -9,16 +9,18 @@ from contextlib import closing
 import pytest
 
 from retrytemplate.batch import DeadLetters, UpsertWriter
-from retrytemplate.demo import (
+from retrytemplate.demo.client import PricingClient
+from retrytemplate.demo.flaky_service import CATALOGUE, MAX_FAULTS, PricingService, faults
+from retrytemplate.demo.job import (
+    ATTEMPTS,
+    WORTH_RETRYING,
     DatabaseRefused,
     Job,
-    Line,
-    PricingClient,
-    PricingService,
     StopWatch,
+    differences,
+    unaccounted,
 )
-from retrytemplate.demo.flaky_service import CATALOGUE, MAX_FAULTS, faults
-from retrytemplate.demo.job import ATTEMPTS, WORTH_RETRYING, differences, unaccounted
+from retrytemplate.demo.orders import Line
 from retrytemplate.testing import VirtualClock
 
 SEED = 7
@@ -259,7 +261,8 @@ def test_closed_job_leaves_one_database_file(job_for, database):
 
 
 def test_most_specific_class_decides_the_retry():
-    from retrytemplate.demo import InvalidOrder, PricingError, ServiceUnavailable
+    from retrytemplate.demo.client import PricingError, ServiceUnavailable
+    from retrytemplate.demo.orders import InvalidOrder
 
     worth = (ConnectionResetError(), BrokenPipeError(), TimeoutError())
     assert all(WORTH_RETRYING.classify(failure) for failure in worth)
@@ -283,3 +286,8 @@ def test_counts_that_differ_are_a_problem():
         "reset: the service sent 2, the client saw 0",
         "slow: the service sent 0, the client saw 1",
     ]
+    assert len(list(differences({"slow": 1}, {"reset": 1}))) == 2
+
+
+def test_response_that_arrives_while_its_client_gives_up_is_no_problem():
+    assert list(differences({"reset": 2, "slow": 1}, {"reset": 1, "slow": 2})) == []

@@ -713,7 +713,19 @@ class AsyncRaises(RetryListener):
         raise RuntimeError("the listener's own")
 
 
+class RaisesAtASuccess(RetryListener):
+    def on_first_success(self, name, elapsed):
+        raise RuntimeError("the listener's own")
+
+
+class RaisesAtTheEnd(RetryListener):
+    def on_end(self, context, exception):
+        raise RuntimeError("the listener's own")
+
+
 LISTENERS = [
+    (RaisesAtASuccess, "test_each_execution_calls_one_of_two_end_hooks"),
+    (RaisesAtTheEnd, "test_calls_end_as_they_do_without_it"),
     (Stopwatch, "test_it_is_a_listener"),
     (Raises, "test_calls_end_as_they_do_without_it"),
     (AsyncRaises, "test_calls_end_as_they_do_without_it"),

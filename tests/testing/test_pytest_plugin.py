@@ -74,12 +74,16 @@ def test_fixtures_skip_the_waits_of_decorators_made_at_import(run_with_plugin):
             assert (outcome.attempts, outcome.elapsed) == (6, 6 * HOUR)
             assert retry_clock.monotonic() == 6 * HOUR
 
+        def test_first_failure_is_raised(retries_off):
+            assert limited.outcome(int, "seventeen").stop_reason == "inactive"
+
         def test_nothing_is_left_behind():
-            from retrytemplate import clock
+            from retrytemplate import clock, is_active
             assert clock._override is None
+            assert is_active()
         """
     )
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)
 
 
 def test_kit_runs_as_a_test_class_and_explains_its_failures(run_with_plugin):

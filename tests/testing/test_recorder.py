@@ -32,6 +32,7 @@ ONE_RETRY = [
     ("on_backoff", 1, 0.5),
     ("before_attempt", 2, None),
     ("on_success", 2, "worked"),
+    ("on_end", 2, None),
     ("close", 2, None),
 ]
 
@@ -54,7 +55,11 @@ def test_recovery_is_recorded(kind):
     recorder = kind()
     template = template_with(recorder)
     asyncio.run(template.execute_async(failing(3), recovery=lambda context: "recovered"))
-    assert recorder.events[-2:] == [("on_recovery", 3, "recovered"), ("close", 3, ERRORS[2])]
+    assert recorder.events[-3:] == [
+        ("on_recovery", 3, "recovered"),
+        ("on_end", 3, None),
+        ("close", 3, ERRORS[2]),
+    ]
 
 
 def test_properties_return_values_by_hook():
@@ -92,4 +97,4 @@ def test_several_recorders_are_independent():
     first, second = Vetoes(), Recorder()
     with pytest.raises(TerminatedRetryError):
         template_with(first, second).execute(failing(0))
-    assert (first.hooks, second.hooks) == (["open", "close"], ["close"])
+    assert (first.hooks, second.hooks) == (["open", "on_end", "close"], ["on_end", "close"])

@@ -30,6 +30,7 @@ from retrytemplate import (
     UniformRandomBackoff,
 )
 from retrytemplate.backoff import Backoff
+from retrytemplate.observe import CallbackSink, InMemoryMetrics, Observer
 from retrytemplate.policies import RetryPolicy
 from retrytemplate.testing import (
     AsyncCacheConformance,
@@ -121,6 +122,8 @@ LISTENERS = {
     "one that does nothing": RetryListener,
     "logging": LoggingListener,
     "statistics": lambda: StatisticsListener(clock=VirtualClock()),
+    "observer": lambda: Observer(sinks=[CallbackSink(print)], metrics=[InMemoryMetrics()]),
+    "observer of deadlines": lambda: Observer(metrics=[InMemoryMetrics()], deadlines=True),
 }
 CLOCKS = {"system": SystemClock, "virtual": VirtualClock, "skipping": SkippingClock}
 GUARDS = {"one that grants everything": Guard}

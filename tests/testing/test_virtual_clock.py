@@ -175,38 +175,6 @@ def test_asyncio_timers_fire_in_their_order_without_waiting():
     assert order == [(60.0, 60.0), "half an hour", (3600.0, 3600.0), (7200.0, 7200.0)]
 
 
-def test_timers_of_one_moment_fire_in_the_order_in_which_they_were_set():
-    fired = []
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        for number in range(20):
-            loop.call_later(5.0, fired.append, number)
-        await asyncio.sleep(5.0)
-
-    run(main())
-    assert fired == list(range(20))
-
-
-def test_cancelled_timers_are_dropped_and_do_not_move_the_clock():
-    clock = VirtualClock()
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        timers = [loop.call_later(60.0 + number, pytest.fail) for number in range(500)]
-        for timer in timers[:400]:
-            timer.cancel()
-        await asyncio.sleep(1.0)
-        left = len(loop._timers)
-        for timer in timers[400:]:
-            timer.cancel()
-        await asyncio.sleep(2.0)
-        return left
-
-    assert run(main(), clock=clock) < 150
-    assert clock.monotonic() == 3.0
-
-
 def test_signal_reaches_a_loop_that_only_has_timers():
     received = []
 

@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import fields
+from attrs import asdict, evolve, fields
 
 from retrytemplate._internal.formatting import format_span
 from retrytemplate.batch.errors import ReaderError
 from retrytemplate.batch.readers.csv import CsvReader
 from retrytemplate.batch.readers.json_lines import JsonLinesReader
 from retrytemplate.cli import stores
-from retrytemplate.cli.arguments import add_command, add_verb, add_verbs
-from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
+from retrytemplate.cli.arguments import add_verbs
+from retrytemplate.cli.errors import CommandFailed, print_json
 from retrytemplate.cli.specs import NUMBER, SECONDS, WHOLE, Kind, build
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.breaker.replay import RecordedCall
@@ -26,21 +26,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from retrytemplate.control import RedisCircuitStore
     from retrytemplate.control.breaker.redis.record import CircuitRecord
     from retrytemplate.control.breaker.replay import Replayed
-
-__all__ = [
-    "BREAKERS",
-    "add_parser",
-    "as_json",
-    "load_circuits",
-    "parse_breaker",
-    "print_circuits",
-    "read_calls",
-    "run",
-]
-
 
 DEFAULT_BREAKER = "calls:50"
 EXIT_REJECTING = 3
@@ -49,16 +36,10 @@ DESCRIPTION = """\
 Show the state of the circuits that several processes share; try settings on recorded calls.
 """
 
-EPILOG = f"""\
-examples:
-  retrytemplate breaker status --store redis://host/0
-  retrytemplate breaker replay calls.csv --breaker consecutive:5 --breaker calls:50
-
-exit codes:
-  0 done   1 the store cannot be reached, has no such circuit, or has other data under its key;
-             the recording cannot be read
-  2 wrong use   {EXIT_REJECTING} status --exit-code: a circuit rejects calls   130 interrupted
-"""
+EXITS = {
+    1: "the store or the recording cannot be read, has other data, or there is no such circuit",
+    EXIT_REJECTING: "status --exit-code: a circuit rejects calls",
+}
 
 STATUS_EPILOG = f"""\
 examples:
@@ -93,14 +74,13 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verb, to the command's parser."""
     does = "show shared circuits; try settings on recorded calls"
-    parser = add_command(subparsers, "breaker", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
+    verbs = add_verbs(subparsers, "breaker", does, DESCRIPTION, EXITS)
     shared = stores.options(of="the store of the circuits")
     does = "show the state of shared circuits"
-    add = add_verb(verbs, "status", does, STATUS_EPILOG, shared).add_argument
+    add = verbs.add("status", does, STATUS_EPILOG, shared).add_argument
     add("names", nargs="*", metavar="NAME", help="names of circuits (default: all in the store)")
     add(
         "--exit-code",
@@ -108,13 +88,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help=f"exit with {EXIT_REJECTING} if one of them is open or half-open",
     )
     does = "replay recorded calls through breakers: openings and rejected calls of each"
-    add = add_verb(verbs, "replay", does, REPLAY_EPILOG).add_argument
+    add = verbs.add("replay", does, REPLAY_EPILOG).add_argument
     add("file", type=Path, metavar="FILE", help="the recorded calls")
     add("--breaker", action="append", metavar="SPEC", help=f"default: {DEFAULT_BREAKER}")
     add(
         "--seed", type=int, default=1, metavar="N", help="seed of the jitter (default: %(default)s)"
     )
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,8 +118,6 @@ def _replay(args: argparse.Namespace) -> int:
     """Replay the recording through each breaker, and show the results."""
     from random import Random
 
-    from attrs import evolve
-
     from retrytemplate.control.breaker.replay import replay
 
     tried = {spec: parse_breaker(spec) for spec in args.breaker or (DEFAULT_BREAKER,)}
@@ -151,16 +128,10 @@ def _replay(args: argparse.Namespace) -> int:
         spec: replay(evolve(each, random=Random(args.seed)), calls) for spec, each in tried.items()
     }
     if args.json:
-        _print_json(seen)
+        print_json([{"breaker": spec} | asdict(each) for spec, each in seen.items()])
     else:
         _print_replay(calls, seen)
     return 0
-
-
-def _print_json(seen: dict[str, Replayed]) -> None:
-    from attrs import asdict
-
-    print_json([{"breaker": spec} | asdict(each) for spec, each in seen.items()])
 
 
 HEADS = ("breaker", "opened", "reopened", "open", "rejected", "wrongly", "failed")
@@ -272,7 +243,6 @@ def _call(item: Any, where: str) -> RecordedCall:
         raise CommandFailed(f"{where}: {error}") from error
 
 
-ALLOWED = "of Redis or Valkey, such as redis://host/0"
 CIRCUIT_HEADS = "circuit state for left calls failures slow permits by reason".split()
 NUMBERS = CIRCUIT_HEADS[2:-2]
 GAUGE_OPEN, GAUGE_HALF_OPEN = 2, 1
@@ -286,64 +256,36 @@ def load_circuits(args: Namespace) -> tuple[dict[str, CircuitRecord], list[str]]
     """
     from retrytemplate.control import RedisCircuitStore
 
-    url = stores.store_url(args, ALLOWED)
-    family, driven = stores.parse_store_url(url)
-    if family != stores.REDIS:
-        raise UsageError(f"--store must be a URL {ALLOWED}; other stores have no circuits")
-    try:
-        store = RedisCircuitStore(driven, prefix=args.store_prefix)
-    except (TypeError, ValueError) as error:
-        raise stores.option_error(error, url) from None
-    try:
-        return _load_named(store, args.names)
-    except CircuitStoreError as error:
-        raise CommandFailed(stores.mask_error(error, url)) from None
-    finally:
-        store.close()
-
-
-def _load_named(
-    store: RedisCircuitStore, names: list[str]
-) -> tuple[dict[str, CircuitRecord], list[str]]:
-    from redis import ConnectionError, TimeoutError
-
     found: dict[str, CircuitRecord] = {}
     wrong = list[str]()
-    for name in names or store.names():
-        try:
-            seen = store.fetch(name)
-        except CircuitStoreError as error:
-            if isinstance(error.__cause__, ConnectionError | TimeoutError):
-                raise
-            wrong.append(str(error))
-        else:
-            if seen is not None:
-                found[name] = seen
-            elif names:  # else it was deleted meanwhile
-                wrong.append(f"there is no circuit {name!r} in the store")
+    with stores.open_redis(args, RedisCircuitStore, "circuits", CircuitStoreError) as store:
+        from redis import ConnectionError, TimeoutError
+
+        for name in args.names or store.names():
+            try:
+                seen = store.fetch(name)
+            except CircuitStoreError as error:
+                if isinstance(error.__cause__, ConnectionError | TimeoutError):
+                    raise
+                wrong.append(str(error))
+            else:
+                if seen is not None:
+                    found[name] = seen
+                elif args.names:  # else it was deleted meanwhile
+                    wrong.append(f"there is no circuit {name!r} in the store")
     return found, wrong
+
+
+# The fields of the JSON that are attributes of the same name.
+AS_THEY_ARE = (
+    "state gauge generation since until calls failures slow successes opened by reason"
+).split()
 
 
 def as_json(name: str, seen: CircuitRecord) -> dict[str, Any]:
     """All fields of a circuit."""
-    return {
-        "name": name,
-        "state": seen.state,
-        "gauge": seen.gauge,
-        "generation": seen.generation,
-        "since": seen.since,
-        "age": seen.now - seen.since,
-        "until": seen.until,
-        "left": seen.remaining,
-        "calls": seen.calls,
-        "failures": seen.failures,
-        "slow": seen.slow,
-        "permits": seen.probes,
-        "successes": seen.successes,
-        "opened": seen.opened,
-        "by": seen.by,
-        "reason": seen.reason,
-    }
+    more = {"age": seen.now - seen.since, "left": seen.remaining, "permits": seen.probes}
+    return {"name": name, **{each: getattr(seen, each) for each in AS_THEY_ARE}, **more}
 
 
 def print_circuits(found: dict[str, CircuitRecord]) -> None:

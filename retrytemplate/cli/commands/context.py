@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._internal.formatting import format_age, format_moment, format_span, with_text
+from retrytemplate._internal.formatting import format_span, with_text
 from retrytemplate.cli import stores
-from retrytemplate.cli.arguments import add_command, add_limit, add_verb, add_verbs
-from retrytemplate.cli.errors import CommandFailed, confirm, print_json
-from retrytemplate.cli.formatting import format_count
-from retrytemplate.cli.tables import Listing, one_line, print_item
+from retrytemplate.cli.arguments import add_limit, add_verbs
+from retrytemplate.cli.errors import CommandFailed, confirm
+from retrytemplate.cli.formatting import format_count, format_when
+from retrytemplate.cli.tables import Listing, one_line, print_item, print_result
 
 if TYPE_CHECKING:
     import argparse
@@ -19,27 +19,15 @@ if TYPE_CHECKING:
     from retrytemplate.backends.inspection import ContextInspector, Entry
     from retrytemplate.errors import RecordedFailure
 
-__all__ = ["add_parser", "run"]
-
-
 DESCRIPTION = """\
 List the keys in the store of a durable context cache, show the history of one, and drop keys.
 Reading takes no claim, creates no table and changes nothing.
-"""
-
-EPILOG = """\
-examples:
-  retrytemplate context list --store sqlite:///retry.db
-  retrytemplate context list --prefix charge/ --limit 200
-  retrytemplate context show charge/s:order-17
-  retrytemplate context forget charge/s:order-17 charge/s:order-18
 
 A key is the template's name, a slash, and the state's key with its type: charge/s:order-17 is that
 of RetryState("order-17") in the template "charge".
-
-exit codes:
-  0 done   1 the store cannot be reached, or has no such key   2 wrong use   130 interrupted
 """
+
+EXITS = {1: "the store cannot be reached, or has no such key"}
 
 LIST_EPILOG = f"""\
 examples:
@@ -66,26 +54,23 @@ marker.  A key that is held is forgotten too; the final write of its holder is r
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verbs, to the command's parser."""
     does = "list, show and drop the keys of a durable context cache"
-    parser = add_command(subparsers, "context", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
-    listing = add_verb(verbs, "list", "list the keys", LIST_EPILOG, stores.options())
+    verbs = add_verbs(subparsers, "context", does, DESCRIPTION, EXITS)
+    listing = verbs.add("list", "list the keys", LIST_EPILOG, stores.options())
     add = listing.add_argument
     add("--prefix", default="", metavar="TEXT", help="only keys with this prefix")
     add("--after", default="", metavar="KEY", help="the next page: keys after this one")
     add_limit(listing, "keys")
-    showing = add_verb(
-        verbs,
+    showing = verbs.add(
         "show",
         "show the record of a key and its history",
         SHOW_EPILOG,
         stores.options(),
     )
     showing.add_argument("key", metavar="KEY")
-    forgetting = add_verb(
-        verbs,
+    forgetting = verbs.add(
         "forget",
         "drop keys and their records",
         FORGET_EPILOG,
@@ -93,7 +78,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     forgetting.add_argument("keys", nargs="+", metavar="KEY")
     forgetting.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -131,10 +115,7 @@ def _forget(args: argparse.Namespace, entries: ContextInspector) -> int:
     for key in found:
         entries.forget(key)
     unknown = [key for key in entries_by_key if key not in found]
-    if args.json:
-        print_json({"forgotten": list(found), "unknown": unknown})
-    else:
-        print(f"{number} forgotten")
+    print_result(args, {"forgotten": list(found), "unknown": unknown}, f"{number} forgotten")
     if unknown:
         raise CommandFailed(f"no record of these keys: {', '.join(map(repr, unknown))}")
     return 0
@@ -176,8 +157,10 @@ def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
     record, now = entry.record, entry.now
     yield "phase", _phase(entry)
     if entry.worker is not None and entry.lease_until is not None:
-        until = f"{format_moment(entry.lease_until)}, {format_age(now - entry.lease_until)}"
-        yield ("held by" if entry.held else "was held by"), f"{entry.worker}, until {until}"
+        yield (
+            ("held by" if entry.held else "was held by"),
+            f"{entry.worker}, until {format_when(entry.lease_until, now)}",
+        )
     if entry.problem is not None:
         yield "record", entry.problem
     most = "" if record.max_attempts is None else f" of at most {record.max_attempts}"
@@ -191,7 +174,7 @@ def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
         ("forgotten", entry.expires),
     ):
         if when is not None:
-            yield label, f"{format_moment(when)}, {format_age(now - when)}"
+            yield label, format_when(when, now)
     for label, value in (
         ("template", record.name),
         ("attributes", record.attributes),

@@ -9,21 +9,20 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli.arguments import add_command, whole_number
-from retrytemplate.cli.errors import UsageError, console, print_json
+from retrytemplate.cli import tables
+from retrytemplate.cli.arguments import add_command, exit_codes, whole_number
+from retrytemplate.cli.errors import UsageError, print_json
 from retrytemplate.cli.signals import INTERRUPTED, print_stderr, stopped_by_signals
 from retrytemplate.demo.job import AT_ONCE, CHUNK
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from rich.table import Table
+    from retrytemplate.demo.job import Job, Report, Tally
 
-    from retrytemplate.demo import Job, Report, Tally
-
-__all__ = ["ANSWERS", "Screen", "add_parser", "run"]
-
+    # Style and cells.
+    Row = tuple[str | None, tuple[str, ...]]
 
 SEED = 7
 
@@ -51,16 +50,14 @@ examples:
 
 The file is a CSV in UTF-8 whose first line names the columns order_id, placed_on, customer, sku,
 quantity.  Products are SKU-0001 to SKU-0400.  The same seed gives the same faults.
-
-exit codes:
-  0 done   1 the figures do not agree, or the database failed   2 wrong use   130 interrupted
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb to the command's parser."""
     does = "reprocess a file of orders through a faulty service, and see what retry does"
-    parser = add_command(subparsers, "demo", does, DESCRIPTION, EPILOG)
+    codes = exit_codes({1: "the figures do not agree, or the database failed"})
+    parser = add_command(subparsers, "demo", does, DESCRIPTION, f"{EPILOG}\n{codes}")
     add = parser.add_argument
     add("--input", type=Path, metavar="FILE", help="the orders (default: the package's own)")
     add(
@@ -79,7 +76,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add("--json", action="store_true", help="print the figures as JSON")
     does = "instead: 2 worker processes, 300 messages of a queue, 3 of which crash their process"
     add("--workers", action="store_true", help=does)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,14 +110,9 @@ def _run_workers(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> Job:
     """Check all arguments before anything is written."""
-    from retrytemplate.demo import (
-        DatabaseRefused,
-        Job,
-        NotAnOrdersFile,
-        OrdersFile,
-        PricingService,
-        shipped,
-    )
+    from retrytemplate.demo.flaky_service import PricingService
+    from retrytemplate.demo.job import DatabaseRefused, Job
+    from retrytemplate.demo.orders import NotAnOrdersFile, OrdersFile, shipped
 
     try:
         orders = OrdersFile.read(args.input or shipped())
@@ -168,20 +159,10 @@ def _run_watched(job: Job, screen: Screen | None) -> Report:
 
 
 def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
-    figures = {
-        "read": report.read,
-        "written": report.written,
-        "dead_lettered": report.dead_lettered,
-        "retried": report.retried,
-        "retries": report.retries,
-        "attempts": {str(made): lines for made, lines in report.attempts.items()},
-        "dead_letters_by_error": report.dead_letters_by_error,
-        "seconds": round(report.seconds, 3),
-        "waited": round(report.waited, 3),
-        "planned_wait": round(report.planned_wait, 3),
+    figures = {name: getattr(report, name) for name in FIGURES} | {
+        **{name: round(getattr(report, name), 3) for name in DURATIONS},
         "service_sent": {kind: report.sent.get(kind, 0) for kind in ANSWERS},
         "client_saw": {kind: report.seen.get(kind, 0) for kind in ANSWERS},
-        "problems": list(report.problems),
         "input": None if args.input is None else str(args.input),
         "database": str(job.database),
         "seed": args.seed,
@@ -211,6 +192,11 @@ def _print_error(problem: object, code: int) -> int:
     return code
 
 
+# The figures of the JSON that the report has under the same name, and those in seconds.
+FIGURES = (
+    "read written dead_lettered retried retries attempts dead_letters_by_error problems".split()
+)
+DURATIONS = "seconds", "waited", "planned_wait"
 ANSWERS = {
     "priced": "a price (200)",
     "unavailable": "unavailable (503)",
@@ -221,21 +207,21 @@ ANSWERS = {
 """The kinds of responses: as the service names them, and as printed."""
 
 LONGEST_BAR = 36
+NUMBERS = "lines", "service sent", "client saw"
+SHOWN = "written", "failures", "dead_lettered"  # the counts of the bar
 
 
-class Screen:
-    """Standard output, through rich (the ``cli`` extra)."""
+class Screen(tables.Screen):
+    """The progress and the figures of the job."""
 
-    def __init__(self) -> None:
-        self.console = console("the progress bar (without --json)")
-        self._notice: str | None = None  # shown in the bar, if there is one
+    _notice: str | None = None  # shown in the bar, if there is one
 
     @contextmanager
     def watching(self, job: Job) -> Iterator[Callable[[Tally], None]]:
         """The listener of the tally: a live bar in a terminal, lines elsewhere."""
         where = f"{job.service.host}:{job.service.port}"
-        self._say(f"Pricing {job.tally.total} lines at {where}, seed {job.service.seed}")
-        if self.console.file.isatty() and os.environ.get("TERM") != "dumb":
+        self.say(f"Pricing {job.tally.total} lines at {where}, seed {job.service.seed}")
+        if tables.on_terminal():
             with self._bar(job.tally.total) as watch:
                 yield watch
         else:
@@ -250,12 +236,18 @@ class Screen:
 
     def show(self, job: Job, report: Report) -> None:
         """Print the figures, and the command to continue with."""
-        for table in (_lines(report), self._attempts(report), _answers(report)):
-            self.console.print(table)
-        self._say(f"Database: {job.database}")
+        self._table(("outcome", "lines", ""), _outcomes(report))
+        self._table(("attempts of a line", "lines", ""), self._attempts(report))
+        self._table(("responses", "service sent", "client saw"), _answers(report))
+        self.say("")
+        self.say(
+            f"time waited: {report.waited:.1f} s between attempts, summed over {AT_ONCE} "
+            "concurrent lines"
+        )
+        self.say(f"Database: {job.database}")
         verb = "dlq list" if report.dead_lettered else "batch status"
         store = job.repository.engine.url.set(drivername="sqlite")
-        self._say(f"Next: retrytemplate {verb} --store {quote(str(store))}")
+        self.say(f"Next: retrytemplate {verb} --store {quote(str(store))}")
 
     @contextmanager
     def _bar(self, total: int) -> Iterator[Callable[[Tally], None]]:
@@ -273,17 +265,12 @@ class Screen:
         )
         self._notice = ""
         with Progress(*columns, console=self.console, expand=True) as progress:
-            task = progress.add_task(
-                "", total=total, written=0, failures=0, dead_lettered=0, notice=""
-            )
+            counts: dict[str, Any] = dict.fromkeys(SHOWN, 0)
+            task = progress.add_task("", total=total, notice="", **counts)
 
             def watch(tally: Tally) -> None:
-                now: dict[str, Any] = {
-                    "failures": tally.failures,
-                    "dead_lettered": tally.dead_lettered,
-                }
-                now["notice"] = self._notice
-                progress.update(task, completed=tally.over, written=tally.written, **now)
+                counts.update((name, getattr(tally, name)) for name in SHOWN)
+                progress.update(task, completed=tally.over, notice=self._notice, **counts)
 
             yield watch
 
@@ -295,7 +282,7 @@ class Screen:
             tenth = 10 * tally.over // max(1, tally.total)
             if tenth > shown:
                 shown = tenth
-                self._say(
+                self.say(
                     f"{tally.over:>6} of {tally.total}: {tally.written} written, "
                     f"{tally.failures} failed attempts, {tally.dead_lettered} dead-lettered"
                 )
@@ -303,54 +290,33 @@ class Screen:
 
         return watch
 
-    def _attempts(self, report: Report) -> Table:
+    def _table(self, heads: Sequence[str], rows: Iterable[Row]) -> None:
+        shown = list(rows)
+        if shown:
+            self.say("")
+            styles, cells = zip(*shown, strict=True)
+            self.table(heads, cells, styles, numbers=NUMBERS)
+
+    def _attempts(self, report: Report) -> Iterator[Row]:
         block = "█" if self.console.encoding.startswith("utf") else "#"
         most = max(report.attempts.values(), default=1)
-        table = _table("attempts of a line", ("lines", "right"), ("", "left"))
         for made, lines in report.attempts.items():
-            table.add_row(f"{made}", f"{lines}", block * -(-LONGEST_BAR * lines // most))
-        return table
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True)
+            yield None, (f"{made}", f"{lines}", block * -(-LONGEST_BAR * lines // most))
 
 
-def _lines(report: Report) -> Table:
-    table = _table("lines", ("", "right"), ("", "left"))
-    table.add_row("read", f"{report.read}", f"lines in {report.seconds:.1f} s")
+def _outcomes(report: Report) -> Iterator[Row]:
+    yield None, ("read", f"{report.read}", f"in {report.seconds:.1f} s")
     written = f"with a price, in transactions of {CHUNK} lines"
-    table.add_row("written", f"{report.written}", written, style="green")
-    table.add_row("dead-lettered", f"{report.dead_lettered}", _reasons(report), style="red")
+    yield "green", ("written", f"{report.written}", written)
+    causes = ", by the last error:" if report.dead_letters_by_error else ""
+    yield "red", ("dead-lettered", f"{report.dead_lettered}", f"without a price{causes}")
+    for name, lines in report.dead_letters_by_error.items():
+        yield "red", ("", f"{lines}", name.rpartition(".")[2])
     retried = f"failed at least once: {report.retries} further attempts"
-    table.add_row("retried", f"{report.retried}", retried, style="yellow")
-    waited = f"between attempts, summed over {AT_ONCE} concurrent lines"
-    table.add_row("time waited", f"{report.waited:.1f} s", waited)
-    return table
+    yield "yellow", ("retried", f"{report.retried}", retried)
 
 
-def _reasons(report: Report) -> str:
-    width = len(str(max(report.dead_letters_by_error.values(), default=0)))
-    reasons = "\n".join(
-        f"{lines:>{width}} {name.rpartition('.')[2]}"
-        for name, lines in report.dead_letters_by_error.items()
-    )
-    return f"without a price, by the last error:\n{reasons}" if reasons else "without a price"
-
-
-def _answers(report: Report) -> Table:
-    table = _table("responses", ("service sent", "right"), ("client saw", "right"))
+def _answers(report: Report) -> Iterator[Row]:
     for kind, name in ANSWERS.items():
         sent, seen = report.sent.get(kind, 0), report.seen.get(kind, 0)
-        table.add_row(name, f"{sent}", f"{seen}", style=None if sent == seen else "bold red")
-    return table
-
-
-def _table(first: str, *others: tuple[str, str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first, min_width=16)
-    for header, justify in others:
-        table.add_column(header, justify="right" if justify == "right" else "left")
-    return table
+        yield None if sent == seen else "bold red", (name, f"{sent}", f"{seen}")

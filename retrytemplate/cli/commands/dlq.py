@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
-from retrytemplate._internal.formatting import format_age, format_moment, format_span, with_text
-from retrytemplate.batch.dead_letters import PHASES, STATES
+from retrytemplate._internal.formatting import format_moment, format_span, with_text
+from retrytemplate.batch.journal.rows import PHASES, STATES
 from retrytemplate.cli import stores, user_files
 from retrytemplate.cli.arguments import (
-    add_command,
     add_limit,
     add_step,
-    add_verb,
     add_verbs,
     current_user,
     row_number,
     stored_text,
     text,
 )
-from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
-from retrytemplate.cli.formatting import format_count
-from retrytemplate.cli.tables import Listing, one_line, print_item
+from retrytemplate.cli.errors import CommandFailed, UsageError
+from retrytemplate.cli.formatting import format_count, format_when
+from retrytemplate.cli.tables import Listing, one_line, print_item, print_result
 from retrytemplate.errors import RecordedFailure
 
 if TYPE_CHECKING:
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from retrytemplate.batch import DeadLetter, DeadLetters, ReplayReport
-
-__all__ = ["LETTERS", "add_parser", "run"]
-
 
 ANY = "any"
 # Largest number of failures of a replay that are printed; the letters have all of them.
@@ -45,18 +40,7 @@ List and show the dead letters of chunk steps: failed items with their payload a
 their attempts.  Replay them after the cause is fixed, or discard them.
 """
 
-EPILOG = """\
-examples:
-  retrytemplate dlq list --store sqlite:///jobs.db
-  retrytemplate dlq show 17 --store sqlite:///jobs.db
-  retrytemplate dlq replay job.py:step --error PriceError
-  retrytemplate dlq discard 17 18 --reason "test orders" --store sqlite:///jobs.db
-  retrytemplate dlq export --state any --store sqlite:///jobs.db > letters.jsonl
-
-exit codes:
-  0 done   1 the store cannot be reached, has no such letter or run, or a replay failed
-  2 wrong use   130 interrupted
-"""
+EXITS = {1: "the store cannot be reached, has no such letter or run, or a replay failed"}
 
 LIST_EPILOG = f"""\
 examples:
@@ -104,20 +88,16 @@ named.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verbs, to the command's parser."""
     does = "list, show, replay and discard dead letters"
-    parser = add_command(subparsers, "dlq", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
-    listing = add_verb(verbs, "list", "list the letters", LIST_EPILOG, stores.journal_options())
+    verbs = add_verbs(subparsers, "dlq", does, DESCRIPTION, EXITS)
+    listing = verbs.add("list", "list the letters", LIST_EPILOG, stores.journal_options())
     _add_filters(listing)
     add_limit(listing, "letters", after="ID")
-    showing = add_verb(
-        verbs, "show", "show all facts of a letter", SHOW_EPILOG, stores.journal_options()
-    )
+    showing = verbs.add("show", "show all facts of a letter", SHOW_EPILOG, stores.journal_options())
     showing.add_argument("id", type=row_number, metavar="ID")
-    discarding = add_verb(
-        verbs,
+    discarding = verbs.add(
         "discard",
         "close letters without a replay",
         DISCARD_EPILOG,
@@ -129,10 +109,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     discarding.add_argument("--reason", required=True, metavar="TEXT", help="stored with it")
     does = "write letters as lines of JSON"
-    _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, stores.journal_options()))
+    _add_filters(verbs.add("export", does, EXPORT_EPILOG, stores.journal_options()))
     does = "process and write the items of open letters"
-    _add_replaying(add_verb(verbs, "replay", does, REPLAY_EPILOG))
-    return parser
+    _add_replaying(verbs.add("replay", does, REPLAY_EPILOG))
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
@@ -209,11 +188,9 @@ def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
         done = letters.discard(args.ids, by=current_user(args.by), reason=args.reason)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
-    if args.json:
-        print_json(asdict(done))
-    else:
-        again = f", {format_count(len(done.before), 'letter')} before" if done.before else ""
-        print(f"{format_count(len(done.discarded), 'letter')} discarded{again}")
+    again = f", {format_count(len(done.before), 'letter')} before" if done.before else ""
+    number = format_count(len(done.discarded), "letter")
+    print_result(args, asdict(done), f"{number} discarded{again}")
     if done.replayed:
         raise CommandFailed(f"replayed already: {_ids(done.replayed)}")
     if done.unknown:
@@ -237,10 +214,8 @@ def _replay(args: argparse.Namespace) -> int:
             lambda: step.replay_async(ids, **which),
             asynchronous=args.asynchronous,
         )
-    if args.json:
-        print_json(report.as_json())
-    else:
-        print(f"{format_count(len(report.replayed), 'letter')} replayed")
+    number = format_count(len(report.replayed), "letter")
+    print_result(args, report.as_json(), f"{number} replayed")
     return _missed(report, args.ids)
 
 
@@ -300,7 +275,7 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     if letter.code_version is not None:
         yield "code", letter.code_version
     yield "state", letter.state
-    yield "created", f"{format_moment(letter.created)}, {format_age(time() - letter.created)}"
+    yield "created", format_when(letter.created, time())
     for entry in letter.audit:
         reason = f": {entry.reason}" if entry.reason else ""
         yield entry.action, f"{format_moment(entry.at)} by {entry.by}{reason}"
@@ -308,12 +283,11 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
         yield "problem", letter.problem
 
 
-HEADS = ("id", "step", "key", "phase", "tries", "state", "age", "last failure")
 LETTERS: Listing[DeadLetter] = Listing(
     items="letters",
-    heads=HEADS,
+    heads=("id", "step", "key", "phase", "tries", "state", "age", "last failure"),
     numbers=("id", "tries", "age"),
-    name=HEADS.index("key"),
+    name="key",
     cells=_cells,
     style=_style,
     as_json=_summary,

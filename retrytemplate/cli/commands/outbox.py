@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.formatting import format_span
 from retrytemplate.cli import stores, user_files
 from retrytemplate.cli.arguments import (
-    add_command,
     add_limit,
     add_step,
-    add_verb,
     add_verbs,
     row_number,
     stored_text,
 )
-from retrytemplate.cli.errors import print_json
-from retrytemplate.cli.tables import Listing, one_line
+from retrytemplate.cli.tables import Listing, one_line, print_result
 
 if TYPE_CHECKING:
     import argparse
@@ -27,23 +24,12 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch import JobRepository, UnsentMessage
 
-__all__ = ["add_parser", "run"]
-
-
 DESCRIPTION = """\
 List the unsent messages in the outbox of chunk steps, and send them.  A message is sent after its
 chunk, by the next run of its step, by a replay, or by this command.
 """
 
-EPILOG = """\
-examples:
-  retrytemplate outbox list --store sqlite:///jobs.db
-  retrytemplate outbox send job.py:step
-
-exit codes:
-  0 done   1 the store cannot be reached, has no such run, or a message could not be sent
-  2 wrong use   130 interrupted
-"""
+EXITS = {1: "the store cannot be reached, has no such run, or a message could not be sent"}
 
 LIST_EPILOG = f"""\
 examples:
@@ -65,20 +51,18 @@ sent at least once: the receiver must drop an id that it has already seen.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verbs, to the command's parser."""
     does = "list and send the unsent messages"
-    parser = add_command(subparsers, "outbox", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
+    verbs = add_verbs(subparsers, "outbox", does, DESCRIPTION, EXITS)
     does = "list the unsent messages"
-    listing = add_verb(verbs, "list", does, LIST_EPILOG, stores.journal_options())
+    listing = verbs.add("list", does, LIST_EPILOG, stores.journal_options())
     add = listing.add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
     add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
     add_limit(listing, "messages", after="NUMBER")
     awaited = "use send_outbox_async(), for an asynchronous send function"
-    add_step(add_verb(verbs, "send", "send the messages of a step", SEND_EPILOG), awaited)
-    return parser
+    add_step(verbs.add("send", "send the messages of a step", SEND_EPILOG), awaited)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,10 +88,7 @@ def _send(args: argparse.Namespace) -> int:
         report = user_files.run_step(
             step, step.send_outbox, step.send_outbox_async, asynchronous=args.asynchronous
         )
-    if args.json:
-        print_json(report.as_json())
-    else:
-        print(f"{report.sent} sent, {report.unsent} unsent")
+    print_result(args, report.as_json(), f"{report.sent} sent, {report.unsent} unsent")
     if report.error is not None:
         print(f"retrytemplate outbox: not sent: {one_line(report.error)}", file=sys.stderr)
         return 1
@@ -125,15 +106,13 @@ def _cells(message: UnsentMessage) -> Iterator[str]:
     yield message.problem or json.dumps(message.payload, ensure_ascii=False)
 
 
-HEADS = ("number", "step", "run", "age", "payload")
 MESSAGES: Listing[UnsentMessage] = Listing(
     items="messages",
-    heads=HEADS,
+    heads=("number", "step", "run", "age", "payload"),
     numbers=("number", "run", "age"),
-    name=HEADS.index("step"),
+    name="step",
     cells=_cells,
     style=lambda message: None if message.problem is None else DAMAGED,
-    as_json=lambda message: message.as_json(),
     cursor=lambda message: message.number,
     empty="No unsent messages.",
 )

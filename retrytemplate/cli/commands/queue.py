@@ -8,20 +8,19 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._internal.formatting import format_age, format_moment, format_span
+from retrytemplate._internal.formatting import format_moment, format_span
 from retrytemplate.caches.record_schema import loads
 from retrytemplate.cli import stores
 from retrytemplate.cli.arguments import (
-    add_command,
     add_limit,
-    add_verb,
     add_verbs,
     current_user,
     seconds,
     text,
 )
-from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
-from retrytemplate.cli.tables import Listing, print_item
+from retrytemplate.cli.errors import CommandFailed, UsageError
+from retrytemplate.cli.formatting import format_when
+from retrytemplate.cli.tables import Listing, print_item, print_result
 from retrytemplate.workers.job_queue import JOB_STATES
 
 if TYPE_CHECKING:
@@ -30,24 +29,11 @@ if TYPE_CHECKING:
 
     from retrytemplate.workers import Job, JobQueue
 
-__all__ = ["add_parser", "run"]
-
-
 DESCRIPTION = """\
 List and show the jobs of a job queue, register a job, and replay dead-lettered ones.
 """
 
-EPILOG = """\
-examples:
-  retrytemplate queue list --state dead_lettered --store sqlite:///jobs.db
-  retrytemplate queue show mfrggzdfmztwq2lk --store sqlite:///jobs.db
-  retrytemplate queue enqueue report.json --key report-17
-  retrytemplate queue enqueue --replay mfrggzdfmztwq2lk --reason "price list fixed"
-
-exit codes:
-  0 done   1 the store cannot be reached, or has no such job
-  2 wrong use   130 interrupted
-"""
+EXITS = {1: "the store cannot be reached, or has no such job"}
 
 LIST_EPILOG = f"""\
 examples:
@@ -77,19 +63,18 @@ again.  The operator, time and reason are stored with it.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verbs, to the command's parser."""
     does = "list, show, register and replay jobs of a job queue"
-    parser = add_command(subparsers, "queue", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
-    listing = add_verb(verbs, "list", "list the jobs", LIST_EPILOG, stores.queue_options())
+    verbs = add_verbs(subparsers, "queue", does, DESCRIPTION, EXITS)
+    listing = verbs.add("list", "list the jobs", LIST_EPILOG, stores.queue_options())
     listing.add_argument("--state", choices=JOB_STATES, help="only those in this state")
     add_limit(listing, "jobs", after="NUMBER")
     does = "show all facts of a job"
-    showing = add_verb(verbs, "show", does, SHOW_EPILOG, stores.queue_options())
+    showing = verbs.add("show", does, SHOW_EPILOG, stores.queue_options())
     showing.add_argument("id", type=text, metavar="ID")
     does = "register a job, or replay a dead-lettered one"
-    adding = add_verb(verbs, "enqueue", does, ENQUEUE_EPILOG, stores.queue_options())
+    adding = verbs.add("enqueue", does, ENQUEUE_EPILOG, stores.queue_options())
     add = adding.add_argument_group("a new job").add_argument
     add("file", nargs="?", type=text, metavar="FILE", help="the job as JSON")
     add("--key", type=text, metavar="KEY", help="its idempotency key (required)")
@@ -99,7 +84,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add("--replay", type=text, metavar="ID", help="the dead-lettered job")
     add("--reason", type=text, metavar="TEXT", help="stored with it (required)")
     add("--by", type=text, metavar="NAME", help="the operator (default: the user who is logged in)")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -141,7 +125,7 @@ async def _show(args: argparse.Namespace, jobs: JobQueue) -> None:
 
 async def _enqueue(args: argparse.Namespace, jobs: JobQueue) -> None:
     job_id = await jobs.enqueue(_read(args.file), args.key, delay=args.delay)
-    _print_id(args, job_id)
+    print_result(args, {"id": job_id}, job_id)
 
 
 def _read(file: str) -> Any:
@@ -159,14 +143,7 @@ async def _replay(args: argparse.Namespace, jobs: JobQueue) -> None:
         raise CommandFailed(
             f"there is no dead-lettered job {args.replay!r} in the queue {jobs.name!r}"
         )
-    _print_id(args, args.replay)
-
-
-def _print_id(args: argparse.Namespace, job_id: str) -> None:
-    if args.json:
-        print_json({"id": job_id})
-    else:
-        print(job_id)
+    print_result(args, {"id": args.replay}, args.replay)
 
 
 STYLES = {"completed": "green", "dead_lettered": "red", "delayed": "dim"}
@@ -181,12 +158,6 @@ def _cells(job: Job) -> Iterator[str]:
     yield job.last_failure or ""
 
 
-def _moment(at: float) -> str:
-    now = time()
-    age = format_age(now - at) if at <= now else f"in {format_span(at - now)}"
-    return f"{format_moment(at)}, {age}"
-
-
 def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "key", job.key
     yield "state", job.state
@@ -195,28 +166,29 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "body", json.dumps(job.body, ensure_ascii=False)
     yield "priority", str(job.priority)
     yield "attempts", f"{job.attempts}, crashes {job.crashes}"
-    yield "registered", _moment(job.enqueued_at)
+    now = time()
+    yield "registered", format_when(job.enqueued_at, now)
     if job.finished_at is None:
-        yield "available", _moment(job.available_at)
+        yield "available", format_when(job.available_at, now)
     else:
-        yield "finished", _moment(job.finished_at)
+        yield "finished", format_when(job.finished_at, now)
     if job.last_failure is not None:
         yield "last failure", job.last_failure
     if job.letter is not None:
         yield "dead letter", f"phase {job.letter.get('phase')}, id {job.letter.get('id')}"
+        if job.letter.get("code_version") is not None:
+            yield "code", job.letter["code_version"]
     for each in job.replays:
         yield "replayed", f"{format_moment(each.at)} by {each.by}: {each.reason}"
 
 
-HEADS = ("id", "key", "state", "tries", "age", "last failure")
 JOBS: Listing[Job] = Listing(
     items="jobs",
-    heads=HEADS,
+    heads=("id", "key", "state", "tries", "age", "last failure"),
     numbers=("tries", "age"),
-    name=HEADS.index("key"),
+    name="key",
     cells=_cells,
     style=lambda job: STYLES.get(job.state),
-    as_json=lambda job: job.as_json(),
     cursor=lambda job: job.number,
     empty="No jobs match.",
 )

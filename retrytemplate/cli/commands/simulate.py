@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate.cli import specs
-from retrytemplate.cli.arguments import add_command, whole_number
+from retrytemplate.cli.arguments import add_command, exit_codes, whole_number
 from retrytemplate.cli.arguments import seconds as seconds_from
 from retrytemplate.cli.commands.simulate_runs import Run
 from retrytemplate.cli.errors import UsageError, console, print_json
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from retrytemplate.cli.commands.simulate_runs import Quantiles, Retry
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["AsciiPlot", "add_parser", "run", "seconds", "show"]
-
-
 POLICY = "simple:max_attempts=5"
 BACKOFF = "exponential:initial=0.2,multiplier=2,maximum=30,jitter=full"
+
+# Options whose values are printed with the numbers.
+SETTINGS = ("policy", "runs", "seed", "attempt_duration")
 
 # Attempts in all, and in one run: more would take minutes and gigabytes.
 MOST = 1_000_000
@@ -56,13 +56,12 @@ def _epilog() -> str:
         '  retrytemplate simulate --policy "simple:8 & timeout:60" --attempt-duration 2 \\',
         "      --backoff exponential:1,2,30 --backoff exponential:1,2,30,full --png delays.png",
         "",
-        "exit codes:",
-        "  0 done   1 the picture could not be written   2 wrong use   130 interrupted",
+        exit_codes({1: "the picture could not be written"}),
     ]
     return "\n".join(lines)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb to the command's parser."""
     does = "show the delays of a policy and a backoff: percentiles, worst case, plots"
     parser = add_command(subparsers, "simulate", does, DESCRIPTION, _epilog())
@@ -93,7 +92,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     add("--png", type=Path, metavar="FILE", help="also draw a picture into this file")
     add("--json", action="store_true", help="print the numbers as JSON")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"retrytemplate simulate: {args.png}: {error.strerror}", file=sys.stderr)
             return 1
     if args.json:
-        _print_json(args, runs)
+        settings = {name: getattr(args, name) for name in SETTINGS}
+        print_json(settings | {"simulations": [each.as_json() for each in runs]})
     else:
         show(runs, args.policy)
     return 0
@@ -141,17 +140,6 @@ def _check_size(args: argparse.Namespace, policy: RetryPolicy) -> None:
             f"--runs: {args.runs} runs of up to {attempts} attempts are {args.runs * attempts}; "
             f"at most {MOST} attempts are simulated"
         )
-
-
-def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
-    report = {
-        "policy": args.policy,
-        "runs": args.runs,
-        "seed": args.seed,
-        "attempt_duration": args.attempt_duration,
-        "simulations": [each.as_json() for each in runs],
-    }
-    print_json(report)
 
 
 # Digits after the point for seconds below a limit.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli.errors import UsageError, extra
+from retrytemplate._internal.imports import extra
+from retrytemplate.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from retrytemplate.cli.commands.simulate_runs import Quantiles, Run
-
-__all__ = ["draw"]
 
 # Distinguishable with colour blindness (P. Green-Armytage, M. Okabe and K. Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.simulation import Simulation, WorstCase
 
-__all__ = ["Quantiles", "Retry", "Run"]
-
 
 @frozen
 class Quantiles:

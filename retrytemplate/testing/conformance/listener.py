@@ -92,6 +92,15 @@ class ListenerConformance(Conformance):
             found = _end(scenario, _template(listeners))
             assert found == expected, f"{name}, call {number + 1}: {found} instead of {expected}"
 
+    def test_each_execution_calls_one_of_two_end_hooks(self) -> None:
+        listener: Any = self.make()
+        result = listener.on_first_success("conformance", 0.5)  # an exception would only be logged
+        assert result is None, f"on_first_success returned {result!r}"
+        for name, scenario in (SCENARIOS | STATEFUL | CANCELLED).items():
+            ends = _Ends()
+            _end(scenario, _template([self.make(), ends]))
+            assert ends.numbers == [1] * len(ends.numbers), f"{name}: {ends.numbers} end hooks"
+
     def test_one_object_serves_nested_executions(self) -> None:
         self._same_end("one execution inside another", _nested)
 
@@ -122,6 +131,24 @@ class ListenerConformance(Conformance):
                 error.__traceback__ = None
 
         check_releases_exception(use, type(listener).__name__)
+
+
+class _Ends(RetryListener):
+    """Counts the end hooks of each execution; ``close`` is the last hook of each."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._calls = 0
+
+    def on_first_success(self, name: str, elapsed: float) -> None:
+        self._calls += 1
+
+    def on_end(self, context: RetryContext, exception: BaseException | None) -> None:
+        self._calls += 1
+
+    def close(self, context: RetryContext, exception: BaseException | None) -> None:
+        self.numbers.append(self._calls)
+        self._calls = 0
 
 
 def _template(listeners: list[RetryListener]) -> RetryTemplate:

@@ -6,12 +6,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.formatting import format_span, with_text
 from retrytemplate.cli import stores
 from retrytemplate.cli.arguments import (
-    add_command,
     add_limit,
     add_step,
-    add_verb,
     add_verbs,
     row_number,
     seconds,
@@ -22,16 +21,22 @@ from retrytemplate.cli.commands.batch.progress import (
     open_reporter,
     run_job,
 )
-from retrytemplate.cli.commands.batch.rendering import RUNS, run_facts
-from retrytemplate.cli.errors import CommandFailed, confirm, print_json
-from retrytemplate.cli.tables import print_item
+from retrytemplate.cli.errors import CommandFailed, confirm
+from retrytemplate.cli.formatting import (
+    STYLES,
+    describe_suspects,
+    format_clock,
+    format_count,
+    format_when,
+    named_parameters,
+)
+from retrytemplate.cli.tables import Listing, print_item, print_result
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator, Sequence
 
     from retrytemplate.batch import JobRepository, Runs, RunStatus
-
-__all__ = ["add_parser", "run"]
 
 MIN_INTERVAL, MAX_INTERVAL = 0.05, 3600.0
 
@@ -40,17 +45,10 @@ Run a chunk step of a Python file, and show the state of runs from their journal
 another terminal.  Reading takes no lock, creates no table and changes nothing.
 """
 
-EPILOG = """\
-examples:
-  retrytemplate batch run job.py:step --parameter day=2026-11-21
-  retrytemplate batch status --store sqlite:///jobs.db
-  retrytemplate batch watch --store sqlite:///jobs.db
-  retrytemplate batch abandon 17 --store sqlite:///jobs.db
-
-exit codes:
-  0 done, the run is completed   1 it failed, was stopped, or the store cannot be reached
-  2 wrong use   130 interrupted
-"""
+EXITS = {
+    0: "done, the run is completed",
+    1: "it failed, was stopped, or the store cannot be reached",
+}
 
 RUN_EPILOG = """\
 examples:
@@ -101,23 +99,21 @@ stays.  To start again: retrytemplate batch run ... --on-existing restart
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verbs, to the command's parser."""
     does = "run a chunk step, and show the state of runs"
-    parser = add_command(subparsers, "batch", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
+    verbs = add_verbs(subparsers, "batch", does, DESCRIPTION, EXITS)
     _add_run(verbs)
     _add_status(verbs)
     _add_watch(verbs)
     does = "abandon a run: it is never resumed"
-    abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, stores.journal_options())
+    abandoning = verbs.add("abandon", does, ABANDON_EPILOG, stores.journal_options())
     abandoning.add_argument("run_id", type=row_number, metavar="RUN")
     abandoning.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
-    return parser
 
 
 def _add_run(verbs: Any) -> None:
-    running = add_verb(verbs, "run", "run or resume the step of a file", RUN_EPILOG)
+    running = verbs.add("run", "run or resume the step of a file", RUN_EPILOG)
     add_step(running, "use run_async(); needed if only the reader is asynchronous")
     add = running.add_argument
     add(
@@ -138,7 +134,7 @@ def _add_run(verbs: Any) -> None:
 
 def _add_status(verbs: Any) -> None:
     does = "show the state of runs: a line for each, or all facts of one"
-    looking = add_verb(verbs, "status", does, STATUS_EPILOG, stores.journal_options())
+    looking = verbs.add("status", does, STATUS_EPILOG, stores.journal_options())
     add = looking.add_argument
     add("run_id", nargs="?", type=row_number, metavar="RUN", help="show all facts of this run")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
@@ -148,7 +144,7 @@ def _add_status(verbs: Any) -> None:
 
 def _add_watch(verbs: Any) -> None:
     does = "follow a run from another terminal, until it ends"
-    watching = add_verb(verbs, "watch", does, WATCH_EPILOG, stores.journal_options())
+    watching = verbs.add("watch", does, WATCH_EPILOG, stores.journal_options())
     add = watching.add_argument
     add("run_id", nargs="?", type=row_number, metavar="RUN")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
@@ -193,7 +189,7 @@ def _status(args: argparse.Namespace, repository: JobRepository) -> int:
 
 
 def _show(args: argparse.Namespace, run: RunStatus) -> None:
-    print_item(args, run, f"run {run.run_id} of {run.step}", run_facts(run))
+    print_item(args, run, f"run {run.run_id} of {run.step}", _facts(run))
 
 
 # -- watch ---------------------------------------------------------------------------------------
@@ -248,8 +244,91 @@ def _abandon(args: argparse.Namespace, repository: JobRepository) -> int:
     run = stores.find_run(runs, args.run_id)
     if run.state != "abandoned":
         raise CommandFailed(f"run {run.run_id} is {run.state} and cannot be abandoned")
-    if args.json:
-        print_json(run.as_json())
-    else:
-        print(f"run {run.run_id} abandoned")
+    print_result(args, run.as_json(), f"run {run.run_id} abandoned")
     return 0
+
+
+# -- output --------------------------------------------------------------------------------------
+
+RESTART_HINT = "run it again to resume"
+HINTS = {
+    "crashed": f": its process ended before the run; {RESTART_HINT}",
+    "failed": f": {RESTART_HINT}",
+    "stopped": f": {RESTART_HINT}",
+}
+
+
+def _cells(run: RunStatus) -> Iterator[str]:
+    counts = run.counts
+    yield str(run.run_id)
+    yield run.step
+    yield "isolating" if run.isolating and run.state == "running" else run.state
+    yield "" if run.progress is None else f"{run.progress:.0%}"
+    yield from map(str, (counts.written, counts.dead_lettered))
+    yield "" if run.rate is None else f"{run.rate:,.0f}/s"
+    yield format_span(run.now - run.updated)
+    yield run.problem or " ".join(named_parameters(run))
+
+
+def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
+    if run.parameters:
+        yield "parameters", " ".join(named_parameters(run))
+    yield "state", _state(run)
+    if run.error is not None:
+        yield "error", with_text(run.error.type_name, run.error.message)
+    if run.worker is not None and run.lease_until is not None:
+        held = "was held by" if run.state == "crashed" else "held by"
+        yield held, f"{run.worker}, until {format_when(run.lease_until, run.now)}"
+    counts = run.counts
+    yield (
+        "read",
+        (
+            f"{counts.read} = {counts.written} written + {counts.filtered} filtered + "
+            f"{counts.dead_lettered} dead-lettered + {run.pending} pending"
+        ),
+    )
+    skipped = format_count(counts.skipped, "item")
+    yield "skipped", f"{skipped}, dead-lettered by the skip policy"
+    yield "retries", f"{counts.retries}, rollbacks {counts.rollbacks}, crashes {counts.crashes}"
+    if run.rate is not None:
+        left = run.remaining()
+        yield "rate", f"{run.rate:.1f}/s" + ("" if left is None else f", {format_clock(left)} left")
+    for label, when in (("started", run.started), ("updated", run.updated), ("ended", run.ended)):
+        if when is not None:
+            yield label, format_when(when, run.now)
+    if run.unsent:
+        yield "outbox", f"{run.unsent} unsent; to send: retrytemplate outbox send FILE:NAME"
+    yield "writes", "exactly once" if run.exactly_once else "at least once, to another database"
+    if run.code_version is not None:
+        yield "code", run.code_version
+    if run.problem is not None:
+        yield "problem", run.problem
+
+
+def _state(run: RunStatus) -> str:
+    share = "" if run.progress is None else f", {run.progress:.0%} read"
+    isolating = f", {describe_suspects(run)}" if run.isolating else ""
+    return f"{run.state}{share}{isolating}{HINTS.get(run.state, '')}"
+
+
+def _note(page: Sequence[RunStatus]) -> str:
+    unsent = sum(run.unsent for run in page)
+    return (
+        f"{unsent} messages of these runs are unsent; to show: retrytemplate outbox list"
+        if unsent
+        else ""
+    )
+
+
+RUNS: Listing[RunStatus] = Listing(
+    items="runs",
+    heads=("run", "step", "state", "share", "written", "letters", "rate", "age", "parameters"),
+    numbers=("run", "share", "written", "letters", "rate", "age"),
+    name="step",
+    cells=_cells,
+    style=lambda run: STYLES.get(run.state),
+    cursor=lambda run: run.run_id,
+    option="--before",
+    empty="No runs match.",
+    note=_note,
+)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import ceil
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define, field
 
 from retrytemplate._internal.formatting import format_moment
-from retrytemplate._internal.threads import Threads, repeat_until_stopped
+from retrytemplate._internal.threads import repeated
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.cli import user_files
@@ -32,23 +31,12 @@ from retrytemplate.cli.tables import Screen, on_terminal
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from typing import TextIO
 
     from rich.console import RenderableType
 
     from retrytemplate.batch import ChunkStep, RunStatus
-
-__all__ = [
-    "BarReporter",
-    "JsonReporter",
-    "PlainReporter",
-    "ProgressReporter",
-    "Throughput",
-    "open_reporter",
-    "polled",
-    "run_job",
-]
-
 
 # Largest number of concurrent runs of a step that are searched.
 MAX_RUNS = 10_000
@@ -136,32 +124,19 @@ class ProgressReporter(Protocol):
         ...
 
 
-@contextmanager
 def polled(
     find: Callable[[], RunStatus | None], reporter: ProgressReporter, interval: float
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Report the state of the run from a thread, during the block."""
-    ended = SimpleQueue[None]()
 
-    def follow() -> None:
-        for _ in repeat_until_stopped(ended, interval):
-            try:
-                run = find()
-                if run is not None:
-                    reporter(run)
-            except JobRepositoryError:  # the run itself reports it
-                continue
-            except OSError:  # the output is closed
-                return
+    def report() -> None:
+        # The run reports its own errors; the output may be closed.
+        with suppress(JobRepositoryError, OSError):
+            run = find()
+            if run is not None:
+                reporter(run)
 
-    threads = Threads("retrytemplate-bar", [follow])
-    try:
-        threads.start()
-        yield
-    finally:
-        ended.put(None)
-        threads.wait()
-    threads.check()
+    return repeated("retrytemplate-bar", report, interval)
 
 
 @define

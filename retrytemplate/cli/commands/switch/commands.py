@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.formatting import format_span, printable
 from retrytemplate.cli import stores
 from retrytemplate.cli.arguments import (
-    add_command,
-    add_verb,
     add_verbs,
     current_user,
     text,
@@ -28,31 +26,22 @@ if TYPE_CHECKING:
     from retrytemplate.control import KillSwitch
     from retrytemplate.control.switch.model import AuditRecord
 
-__all__ = ["add_parser", "run"]
-
 EXIT_STOPPED = 3
 MAX_AUDIT = loading.AUDIT_SCAN
 
 DESCRIPTION = """\
 Stop work by a kill switch, in all processes that share its store; resume it, at once or in steps;
 show the stops.  Reading creates no table and changes nothing.
-"""
-
-EPILOG = f"""\
-examples:
-  retrytemplate switch stop --segment finance --reason "leak suspected, incident 4711" --for 24h
-  retrytemplate switch status --store postgresql://me@host/db
-  retrytemplate switch resume --segment finance --justification "mended in 1.4.2" --canary 5,25,100
-  retrytemplate switch report --audit 20
 
 Use the store of your KillSwitch.  Other processes see a change within its stale_after.
 --switch loads your KillSwitch from its file: its names and rules apply, and its notifiers are
 called.
-
-exit codes:
-  0 done   1 store unavailable, change rejected by the rules (nothing is changed), or check failed
-  2 wrong use   {EXIT_STOPPED} status --exit-code: stopped   130 interrupted
 """
+
+EXITS = {
+    1: "store unavailable, change rejected by the rules (nothing is changed), or check failed",
+    EXIT_STOPPED: "status --exit-code: stopped",
+}
 
 STOP_EPILOG = f"""\
 examples:
@@ -101,23 +90,21 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verbs, to the command's parser."""
     does = "stop work by a kill switch, resume it, show the stops"
-    parser = add_command(subparsers, "switch", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
+    verbs = add_verbs(subparsers, "switch", does, DESCRIPTION, EXITS)
     does = "stop a scope, in all processes"
-    _add_stopping(add_verb(verbs, "stop", does, STOP_EPILOG, loading.options()))
+    _add_stopping(verbs.add("stop", does, STOP_EPILOG, loading.options()))
     does = "resume a scope, at once or in steps"
-    _add_resuming(add_verb(verbs, "resume", does, RESUME_EPILOG, loading.options()))
+    _add_resuming(verbs.add("resume", does, RESUME_EPILOG, loading.options()))
     does = "show the present stops, or whether a scope may run"
-    _add_looking(add_verb(verbs, "status", does, STATUS_EPILOG, loading.options()))
+    _add_looking(verbs.add("status", does, STATUS_EPILOG, loading.options()))
     does = "show all stops for a weekly review, overdue ones first"
-    reporting = add_verb(verbs, "report", does, REPORT_EPILOG, loading.options())
+    reporting = verbs.add("report", does, REPORT_EPILOG, loading.options())
     reporting.add_argument(
         "--audit", type=whole_number(MAX_AUDIT), metavar="N", help="also show the last N changes"
     )
-    return parser
 
 
 def _add_stopping(parser: argparse.ArgumentParser) -> None:

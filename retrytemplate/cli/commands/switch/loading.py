@@ -7,6 +7,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from contextlib import closing, contextmanager, redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
         StoredRecord,
         SwitchStore,
     )
-
-__all__ = ["Change", "StoreView", "Unreadable", "load_view", "open_switch", "options"]
 
 # Latest records that are searched for pending notifications.
 AUDIT_SCAN = 1000
@@ -87,24 +86,17 @@ def _switch_of_file(args: Namespace) -> Iterator[KillSwitch]:
 def _switch_on_store(url: str, prefix: str) -> Iterator[KillSwitch]:
     from retrytemplate.control import KillSwitch
 
-    with closing(_open_store(url, prefix)) as store, KillSwitch(store) as switch:
-        yield switch
-
-
-def _open_store(url: str, prefix: str) -> DurableSwitchStore:
     family, driven = stores.parse_store_url(url)
     kind: Callable[[str, str], DurableSwitchStore]
     if family == stores.SQL:
         from retrytemplate.control.switch.store.sql import SQLSwitchStore as kind
     else:
         from retrytemplate.control.switch.store.redis import RedisSwitchStore as kind
-    try:
-        made = kind(driven, prefix)
-    except (TypeError, ValueError) as error:
-        raise stores.option_error(error, url) from None
-    if family == stores.SQL:
-        _check_file(driven)
-    return made
+    with stores.opened(url, partial(kind, driven, prefix)) as store:
+        if family == stores.SQL:
+            _check_file(driven)
+        with KillSwitch(store) as switch:
+            yield switch
 
 
 def _check_file(url: str) -> None:

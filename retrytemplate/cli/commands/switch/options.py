@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from retrytemplate.control import KillSwitch
     from retrytemplate.control.switch.model import SwitchScope
 
-__all__ = [
-    "add_names",
-    "add_scope",
-    "health_check",
-    "parse_duration",
-    "parse_key",
-    "parse_shares",
-    "parse_text",
-    "required_scopes",
-    "scope_arguments",
-    "to_option_names",
-    "translate_errors",
-]
-
 NAMED = ("segment", "feature", "experiment")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[smhdw])+", re.ASCII)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.model import AuditRecord, Decision, SwitchScope
     from retrytemplate.control.switch.report import ReportLine
 
-__all__ = ["SwitchScreen", "headline", "print_change"]
-
 HEADS = ("what", "state", "for", "by", "end", "reason")
 CHANGES = ("when", "what", "change", "by", "notified", "reason")
 WHAT = CHANGES.index("what")

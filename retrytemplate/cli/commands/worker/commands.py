@@ -10,25 +10,21 @@ from retrytemplate._internal.formatting import format_age
 from retrytemplate.caches.worker_id import parse_worker_id
 from retrytemplate.cli import stores, user_files
 from retrytemplate.cli.arguments import (
-    add_command,
-    add_verb,
     add_verbs,
     seconds,
     text,
     whole_number,
 )
-from retrytemplate.cli.errors import print_json
+from retrytemplate.cli.errors import CommandFailed, print_json
 from retrytemplate.cli.tables import Listing, Screen, on_terminal
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from retrytemplate.cli.commands.worker.fleet import Reporter
     from retrytemplate.workers import RuntimeSnapshot, WorkerRuntime
     from retrytemplate.workers.registry import RunningWorker
-
-__all__ = ["add_parser", "load_runtime", "run"]
 
 MOST = 1000
 PACKAGE = __name__.rpartition(".")[0]
@@ -47,6 +43,8 @@ CLIENTS = (
     "sqlalchemy.ext.asyncio",
 )
 """Modules that are loaded before the processes are forked, if this process has loaded them."""
+PREFIXES = ("queue", "retry")
+"""The default prefixes of the context caches of runtimes: of a ``JobQueue``, of all others."""
 MIN_INTERVAL, MAX_INTERVAL = 0.05, 3600.0
 
 DESCRIPTION = """\
@@ -54,17 +52,11 @@ Run a worker runtime of a Python module, in this process or in several ones, and
 that run, here or on other machines.
 """
 
-EPILOG = f"""\
-examples:
-  retrytemplate worker run app:runtime
-  retrytemplate worker run app:runtime --processes 4
-  retrytemplate worker status --store sqlite:///jobs.db
-  {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate worker status --json
-
-exit codes:
-  0 done, the shutdown was clean   1 it was not clean, or the store cannot be reached
-  2 wrong use   130 the second interrupt
-"""
+EXITS = {
+    0: "done, the shutdown was clean",
+    1: "it was not clean, or the store cannot be reached",
+    130: "the second interrupt",
+}
 
 RUN_EPILOG = """\
 examples:
@@ -94,16 +86,16 @@ examples:
   retrytemplate worker status --store redis://localhost --store-prefix orders
 
 Each runtime writes its snapshot every 5 seconds beside the keys of its context cache, if that is
-durable; without a further write it is not listed after 15 seconds.
+durable; without a further write it is not listed after 15 seconds.  The prefix of that cache is
+"queue" with a JobQueue and else "retry", if the program names no other: both are searched.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the verb, and its own verbs, to the command's parser."""
     does = "run a worker runtime, and list those that run"
-    parser = add_command(subparsers, "worker", does, DESCRIPTION, EPILOG)
-    verbs = add_verbs(parser)
-    running = add_verb(verbs, "run", "run a worker runtime until a signal", RUN_EPILOG)
+    verbs = add_verbs(subparsers, "worker", does, DESCRIPTION, EXITS)
+    running = verbs.add("run", "run a worker runtime until a signal", RUN_EPILOG)
     add = running.add_argument
     add("runtime", metavar="MODULE:NAME", help="the module, and the name of the runtime in it")
     help_ = "run N processes, and restart those that crash (default: run in this process)"
@@ -114,9 +106,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     help_ = "between lines (default: 10), or drawings of the table (default: 0.5)"
     add("--interval", type=interval, metavar="SECONDS", help=help_)
     does = "list the runtimes that run"
-    looking = add_verb(verbs, "status", does, STATUS_EPILOG, stores.options("queue"))
+    looking = verbs.add("status", does, STATUS_EPILOG, stores.options(PREFIXES))
     looking.add_argument("--name", type=text, metavar="NAME", help="only runtimes of this name")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -185,15 +176,39 @@ def _run_group(args: argparse.Namespace, reporter: Reporter) -> int:
 
 
 def _print_status(args: argparse.Namespace) -> int:
-    from retrytemplate.workers.registry import running_workers
-
-    with stores.open_entries(args) as entries:
-        found = list(running_workers(entries, args.name))
+    prefixes = PREFIXES if args.store_prefix is None else (args.store_prefix,)
+    found = _running(args, prefixes)
     if args.json:
         print_json({"workers": [each.as_json() for each in found]})
-    else:
+    elif found:
         WORKERS.draw(Screen(), found)
+    else:
+        name = "" if args.name is None else f" of the name {args.name!r}"
+        Screen().say(f"No workers{name} run on a cache with the prefix {' or '.join(prefixes)}.")
     return 0
+
+
+def _running(args: argparse.Namespace, prefixes: Sequence[str]) -> list[RunningWorker]:
+    """The runtimes in the registries under some prefixes.
+
+    :raises CommandFailed: the database has tables of none of them.
+    """
+    from retrytemplate.workers.registry import running_workers
+
+    found: list[RunningWorker] = []
+    has_tables = False
+    for prefix in prefixes:
+        with stores.open_entries(args, prefix) as entries:
+            if entries.exists():
+                has_tables = True
+                found += running_workers(entries, args.name)
+    if not has_tables:
+        tables = " or ".join(f"{prefix}_*" for prefix in prefixes)
+        raise CommandFailed(
+            f"the database has no tables {tables}: no worker has run on it, or its context cache "
+            "has another prefix, to be named by --store-prefix"
+        )
+    return found
 
 
 def _cells(worker: RunningWorker) -> Iterator[str]:
@@ -211,15 +226,13 @@ def _cells(worker: RunningWorker) -> Iterator[str]:
 
 STYLES = {"paused": "yellow", "draining": "yellow", "stopped": "dim"}
 NUMBERS = ("in flight", "done", "retried", "letters", "suspects", "stuck", "started")
-HEADS = ("name", "worker", "state", *NUMBERS, "queue")
 WORKERS: Listing[RunningWorker] = Listing(
     items="workers",
-    heads=HEADS,
+    heads=("name", "worker", "state", *NUMBERS, "queue"),
     numbers=NUMBERS,
-    name=HEADS.index("worker"),
+    name="worker",
     cells=_cells,
     style=lambda worker: STYLES.get(worker.snapshot["state"]),
-    as_json=lambda worker: worker.as_json(),
     cursor=lambda worker: worker.worker,
     empty="No workers run.",
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
 from retrytemplate.cli.commands.worker.commands import PRELOADED
-from retrytemplate.cli.commands.worker.fleet import Fleet, SilentReporter, opened
+from retrytemplate.cli.commands.worker.fleet import Fleet, Reporter, opened
 from retrytemplate.cli.commands.worker.processes import run_group, serve
 from retrytemplate.cli.errors import print_json
 from retrytemplate.cli.signals import INTERRUPTED
@@ -22,14 +22,11 @@ from retrytemplate.demo import workers
 from retrytemplate.workers import JobQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from retrytemplate.cli.commands.worker.fleet import Reporter
     from retrytemplate.demo.workers import WorkerCounts
     from retrytemplate.workers import Job
-
-__all__ = ["run_workers"]
 
 LONGEST = 120.0
 """Seconds after which the demo stops, whatever is not finished."""
@@ -74,25 +71,17 @@ def run_workers(database: Path, poisons: frozenset[int], *, as_json: bool) -> in
     counts = workers.count(database, poisons, fleet.process_crashes)
     seconds = time.monotonic() - began
     if as_json:
-        _print_json(counts, database, seconds)
+        figures: dict[str, Any] = {"messages": workers.MESSAGES, **asdict(counts)}
+        print_json(figures | {"seconds": round(seconds, 3), "database": str(database)})
     else:
         _print(counts, url, seconds)
     return code or (0 if counts.is_expected else 1)
 
 
-@contextmanager
-def _reporter(fleet: Fleet, as_json: bool) -> Iterator[Reporter]:
-    with (
-        nullcontext(SilentReporter(fleet, LINES))
-        if as_json
-        else opened(fleet, False, None if on_terminal() else LINES, sys.stdout)
-    ) as reporter:
-        yield reporter
-
-
-def _print_json(counts: WorkerCounts, database: Path, seconds: float) -> None:
-    figures: dict[str, Any] = {"messages": workers.MESSAGES, **asdict(counts)}
-    print_json(figures | {"seconds": round(seconds, 3), "database": str(database)})
+def _reporter(fleet: Fleet, as_json: bool) -> AbstractContextManager[Reporter]:
+    if as_json:
+        return nullcontext(Reporter(fleet, LINES))
+    return opened(fleet, False, None if on_terminal() else LINES, sys.stdout)
 
 
 def _print(counts: WorkerCounts, url: str, seconds: float) -> None:

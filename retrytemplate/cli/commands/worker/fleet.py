@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter, deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, field
 
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from retrytemplate.control.process_group import ProcessCrashed
     from retrytemplate.workers import LastFailure, WorkerRuntime
 
-__all__ = ["Fleet", "Reporter", "SilentReporter", "opened", "place_of"]
-
 COUNTS = "acknowledged requeued dead_lettered released crashes ack_failed receive_failed".split()
-NOW = "concurrency in_flight prefetched delayed suspects stuck".split()
+NOW = "concurrency in_flight prefetched delayed suspects stuck abandoned_threads".split()
 LONGEST = "exclusive oldest_attempt longest_stall".split()
 # The state of several processes is the first of these that one of them has.
 STATES = ("running", "paused", "draining", "starting", "stopped")
@@ -130,33 +128,6 @@ def place_of(runtime: WorkerRuntime) -> str:
     return str(source)
 
 
-class Reporter(Protocol):
-    """Shows the state of a fleet."""
-
-    fleet: Fleet
-
-    @property
-    def tick(self) -> float:
-        """Seconds between two looks at the fleet."""
-        ...
-
-    def show(self, *, at_end: bool = False) -> None:
-        """Show the present state, if it is due."""
-        ...
-
-    def notice(self, text: str) -> None:
-        """Show a line of text."""
-        ...
-
-    def crashed(self, event: ProcessCrashed) -> None:
-        """Show the crash of a process."""
-        ...
-
-    def warn(self, warning: LintWarning) -> None:
-        """Show a warning about the settings."""
-        ...
-
-
 @contextmanager
 def opened(
     fleet: Fleet, as_json: bool, seconds: float | None, output: TextIO
@@ -177,8 +148,8 @@ def opened(
 
 
 @define
-class _Due:
-    """Base of reporters that print at intervals."""
+class Reporter:
+    """Shows the state of a fleet at intervals; this one shows nothing."""
 
     fleet: Fleet
     interval: float
@@ -186,9 +157,23 @@ class _Due:
 
     @property
     def tick(self) -> float:
+        """Seconds between two looks at the fleet."""
         return min(self.interval, TICK)
 
+    def show(self, *, at_end: bool = False) -> None:
+        """Show the present state, if it is due."""
+
+    def notice(self, text: str) -> None:
+        """Show a line of text."""
+
+    def crashed(self, event: ProcessCrashed) -> None:
+        """Show the crash of a process."""
+
+    def warn(self, warning: LintWarning) -> None:
+        """Show a warning about the settings."""
+
     def is_due(self, at_end: bool) -> bool:
+        """Whether the state is to be shown now, at the end in any case."""
         self.fleet.is_over = at_end
         now = self.fleet.now()
         if self._shown is None:
@@ -200,7 +185,7 @@ class _Due:
 
 
 @define
-class JsonReporter(_Due):
+class JsonReporter(Reporter):
     """Prints an object per line."""
 
     stream: TextIO = Factory(lambda: sys.stdout)
@@ -223,24 +208,12 @@ class JsonReporter(_Due):
     def _print(self, kind: str, **values: Any) -> None:
         print(json.dumps({"type": kind, **values}), file=self.stream, flush=True)
 
-    notice = staticmethod(print_stderr)
+    def notice(self, text: str) -> None:
+        print_stderr(text)
 
 
 @define
-class SilentReporter(_Due):
-    """Shows nothing."""
-
-    def show(self, *, at_end: bool = False) -> None: ...
-
-    def warn(self, warning: LintWarning) -> None: ...
-
-    def crashed(self, event: ProcessCrashed) -> None: ...
-
-    def notice(self, text: str) -> None: ...
-
-
-@define
-class LineReporter(_Due):
+class LineReporter(Reporter):
     """Prints a line at intervals."""
 
     screen: Screen = Factory(Screen)
@@ -329,6 +302,8 @@ def _counts(fleet: Fleet, totals: RuntimeSnapshot) -> Iterator[str]:
     yield f"released {totals.released:,}"
     yield f"crashes {fleet.process_crashes if fleet.is_group else totals.crashes:,}"
     yield f"stuck {totals.stuck}"
+    if totals.abandoned_threads:
+        yield f"abandoned threads {totals.abandoned_threads}"
 
 
 def _failure(failure: LastFailure) -> str:

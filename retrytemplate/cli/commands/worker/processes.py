@@ -8,14 +8,13 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from queue import SimpleQueue
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from retrytemplate._internal.failure_text import summary
-from retrytemplate._internal.threads import Threads, repeat_until_stopped
+from retrytemplate._internal.threads import repeated
 from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.cli.signals import INTERRUPTED
 from retrytemplate.control.process_group import (
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.cli.commands.worker.fleet import Reporter
     from retrytemplate.workers import RuntimeSnapshot, ShutdownReport, WorkerRuntime
-
-__all__ = ["Output", "StopSignals", "leave", "run_group", "run_here", "serve"]
 
 FAILED = 1
 SIGNALS = signal.SIGINT, signal.SIGTERM
@@ -102,8 +99,13 @@ def run_here(
     """
     signals = kind(lambda: None, lambda: os._exit(INTERRUPTED))
     runner = asyncio.Runner()
+
+    def report_state() -> None:
+        with suppress(OSError):  # the output is closed
+            report(runtime.snapshot())
+
     try:
-        with _reported(runtime, report, interval):
+        with repeated("retrytemplate-worker", report_state, interval):
             ended = runner.run(_run(runtime, signals))
     except RetryError as error:
         runner.close()
@@ -125,30 +127,6 @@ async def _run(runtime: WorkerRuntime, signals: StopSignals) -> ShutdownReport:
     signals.stop = stop
     with signals.handled():
         return await runtime.run()
-
-
-@contextmanager
-def _reported(
-    runtime: WorkerRuntime, report: Callable[[RuntimeSnapshot], None], interval: float
-) -> Iterator[None]:
-    """Report the snapshot from a thread, during the block."""
-    ended = SimpleQueue[None]()
-
-    def follow() -> None:
-        try:
-            for _ in repeat_until_stopped(ended, interval):
-                report(runtime.snapshot())
-        except OSError:  # the output is closed
-            return
-
-    threads = Threads("retrytemplate-worker", [follow])
-    try:
-        threads.start()
-        yield
-    finally:
-        ended.put(None)
-        threads.wait()
-    threads.check()
 
 
 def leave(code: int) -> int:
