@@ -7,9 +7,11 @@ import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
 import re
+import shutil
 import signal
 import sys
 from itertools import count, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,12 +21,17 @@ from sybil.integration.pytest import SybilFile, SybilItem
 from sybil.parsers import rest
 
 import retrytemplate
+from retrytemplate.listeners.defaults import _components
 from tests.support.leftovers import Leftovers, Watchdog, adopt_orphans, kill_when_a_block_fails
 from tests.support.pages import PARSERS, run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
+
+# A file system in memory: thousands of small databases are written and deleted there faster.
+IN_MEMORY = Path("/dev/shm")
+IN_MEMORY_BYTES = 2**31
+"""Free bytes that the temporary files of a run need, and those that earlier runs kept."""
 
 # The same examples on every run and every machine; how long one takes is no test of anything here.
 settings.register_profile(
@@ -104,8 +111,21 @@ _sharing: list[Path] = []  # the module whose tests share resources
 _watchdog = pytest.StashKey[Watchdog]()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Three workers on two processors: a fifth of the time a worker waits for its servers.
+
+    The tests that kill and flood get one per processor, the default.
+    """
+    if config.option.markexpr == "stress":
+        return None
+    return max((os.cpu_count() or 1) * 3 // 2, 1)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare for what a test leaves behind; the output is not captured yet."""
+    if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > IN_MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
     adopt_orphans()
     kill_when_a_block_fails()
     config.stash[_watchdog] = Watchdog(os.dup(2))
@@ -127,24 +147,26 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage among thousands of tests that stay."""
+    """Collect no garbage among thousands of tests that stay, now or later."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Freeze the collected objects, so that no garbage collection traverses them."""
-    if next(_begun) % 100 == 0:
+    """Freeze the remaining objects, so that no later garbage collection traverses them."""
+    if next(_begun) % 100 == 99:
         gc.collect()
         gc.freeze()
     own = item.get_closest_marker("timeout")
     _reset_watchdog(item.config, own.args[0] if own else None)
     if _sharing != [item.path]:
         _leftovers.start()
+    _components.clear()  # of earlier tests, which are not collected yet
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "retrytemplate"
 
 # Packages that need an extra, or are a program.  All others are the core, new ones included.
-OUTER = {"_storage", "backends", "batch", "cli", "control", "demo", "workers"}
+OUTER = {"_storage", "backends", "batch", "cli", "config", "control", "demo", "integrations"}
+OUTER |= {"observe", "workers"}
 NO_ROOMS = {"__init__.py", "__init__.pyi", "__pycache__", "py.typed"}
 CORE = sorted({path.name for path in PACKAGE.iterdir()} - OUTER - NO_ROOMS)
 RULES = (
@@ -162,7 +163,7 @@ def test_import_search_finds_imports_that_run_anywhere(source, found):
         *("retrytemplate", "retrytemplate.backoff", "retrytemplate.batch", "retrytemplate.caches"),
         *("retrytemplate.classify", "retrytemplate.control", "retrytemplate.listeners"),
         *("retrytemplate.policies", "retrytemplate.backends", "retrytemplate.testing"),
-        "retrytemplate.workers",
+        *("retrytemplate.observe", "retrytemplate.workers"),
     ],
 )
 def test_lazy_module_is_listed_before_it_is_loaded(package):
@@ -236,7 +237,7 @@ def test_declared_dependencies_are_attrs_and_cachetools():
 
 RAISERS = (
     "guard|template|execution|cache|listener|library|part|"
-    "breaker|bulkhead|budget|gate|switch|rule|Deadline|RetryState"
+    "breaker|bulkhead|budget|gate|limiter|switch|rule|Deadline|RetryState"
 )
 
 

@@ -428,7 +428,7 @@ def test_misuse_is_raised_once_without_retry_or_recovery():
     recorder = Recorder()
     with pytest.raises(MisuseError) as caught:
         made(listeners=[recorder], recovery=lambda context: "recovered").execute(nothing_wanted)
-    assert recorder.hooks == ["open", "before_attempt", "close"]
+    assert recorder.hooks == ["open", "before_attempt", "on_end", "close"]
     assert type(caught.value.__cause__) is TypeError
 
 
@@ -475,9 +475,10 @@ def with_async_hook(hook):
 
 @pytest.mark.parametrize("hook", [each for each in HOOKS if each != "on_overrun"])
 def test_asynchronous_hook_in_synchronous_use_is_named(hook):
-    failing = hook in ("on_error", "on_backoff", "on_recovery")
+    failing = hook in ("on_error", "on_backoff", "on_recovery", "on_end")
     attempts = 1 if hook == "on_recovery" else 2
     cache = Down(lambda step, record: hook == "on_store_error" and step == "succeed")
+    cache.lost = "elsewhere:1" if hook == "on_attempt_lost" else None
     template = made(attempts, delay=1.0, listeners=[with_async_hook(hook)], cache=cache)
 
     with pytest.raises(MisuseError, match=rf"Hook\.{hook} returned an awaitable"):

@@ -25,7 +25,7 @@ TITLES = (
     "garbage, success, async",
     "garbage, exhausted",
     "garbage, exhausted, async",
-    "import beyond attrs, ms",
+    "import, ms",
 )
 
 
@@ -104,10 +104,37 @@ def test_unknown_library_raises_error_that_names_the_known_ones():
         ("switch", ["SQLite"]),
         ("simulation", ["2,000"]),
         (
+            "observe",
+            [
+                "decorated success, without listeners",
+                "`install()` (bound 1.05)",
+                "`install(metrics=[InMemoryMetrics()])`",
+                "`install(prometheus=True)` (bound 2.6)",
+                "`install(metrics=[OTelMetrics()])`",
+                "decorated success, without listeners, async",
+                "`install()` (bound 1.05), async",
+                "`install(metrics=[InMemoryMetrics()])`, async",
+                "`install(prometheus=True)` (bound 2.2), async",
+                "`install(metrics=[OTelMetrics()])`, async",
+                "success and a `Histogram` of prometheus_client",
+                "success and a histogram of OpenTelemetry",
+                "`InMemoryMetrics.first_success`",
+                "`PrometheusMetrics.first_success`",
+                "`OTelMetrics.first_success`",
+                "two retries, `LoggingListener`",
+                "two retries, `install()` (bound 1.5)",
+                "rejection by an open breaker, without listeners",
+                "rejection, `Observer()` (bound 3.0)",
+                "rejection, `Observer(metrics=[InMemoryMetrics()])`",
+                "scrape, native histograms",
+                "scrape, `PrometheusCollector` (bound 1.5)",
+            ],
+        ),
+        (
             "workers",
             [
-                "`TaskSupervisor.start` to `TaskGroup.create_task`",
-                "`process_stream` to `asyncio.Queue` with a fixed pool",
+                "`TaskSupervisor.start`; `TaskGroup.create_task`",
+                "`process_stream`; `asyncio.Queue` and 16 tasks",
             ],
         ),
     ],
@@ -182,6 +209,21 @@ def test_benchmark_of_pipelines_writes_its_table_and_figures(tmp_path):
     assert all(each > 0.0 for each in kept.values())
 
 
+def test_benchmark_of_configuration_files_writes_its_table(tmp_path):
+    figures = tmp_path / "figures.json"
+    script = str(ROOT / "benchmarks" / "config.py")
+    done = subprocess.run(
+        [sys.executable, script, "--quick", "--json", str(figures)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    kept = json.loads(figures.read_text(encoding="utf-8"))
+    assert list(kept) == ["load", "call of an endpoint", "the same, asynchronous"]
+    assert all(each > 0.0 for each in kept.values())
+
+
 def test_benchmark_of_shared_circuits_counts_the_round_trips(valkey_url):
     script = str(ROOT / "benchmarks" / "circuits.py")
     done = subprocess.run(
@@ -195,6 +237,22 @@ def test_benchmark_of_shared_circuits_counts_the_round_trips(valkey_url):
     assert [int(trips) for _, trips, *_ in cells] == [1, 1, 1, 2, 1, 0, 0, 0]
 
 
+def test_benchmark_of_rate_limits_writes_its_table_and_ratios(valkey_url, tmp_path):
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    page.write_text("<!-- rate-limiter: begin -->\n<!-- rate-limiter: end -->\n", encoding="utf-8")
+    script = str(ROOT / "benchmarks" / "rate_limiter.py")
+    options = ["--quick", "--url", valkey_url, "--update", str(page), "--json", str(figures)]
+    done = subprocess.run(
+        [sys.executable, script, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in page.read_text(encoding="utf-8")
+    kept = json.loads(figures.read_text(encoding="utf-8"))
+    assert list(rows(done.stdout)) == list(kept)
+    assert all(each > 0.0 for each in kept.values())
+    assert "relative to the empty script (bound 0.85)" in done.stdout
+
+
 def test_benchmark_of_messages_has_a_row_for_each_number_of_slots(valkey_url):
     script = str(ROOT / "benchmarks" / "workers.py")
     done = subprocess.run(
@@ -205,6 +263,20 @@ def test_benchmark_of_messages_has_a_row_for_each_number_of_slots(valkey_url):
     )
     assert done.returncode == 0, done.stderr
     found = rows(done.stdout)
-    commands = ["each alone", "shared pipeline"]
+    commands = ["one per round trip", "sent together"]
     assert list(found) == [f"{slots}, {each}" for slots in (16, 64) for each in commands]
     assert all(float(cells[2]) > 0 for cells in found.values())
+
+
+def test_benchmark_of_messages_measures_a_table(tmp_path):
+    script = str(ROOT / "benchmarks" / "workers.py")
+    done = subprocess.run(
+        [sys.executable, script, "--quick", "--url", f"sqlite:///{tmp_path}/jobs.db"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert list(found) == ["16, SQLite", "64, SQLite"]
+    assert all(float(cells[1].replace(",", "")) > 0 for cells in found.values())

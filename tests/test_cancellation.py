@@ -37,7 +37,8 @@ PLACES = ("callback", "sleep", "recovery", *HOOKS)
 # Where nothing has been counted yet when the signal comes.
 UNCOUNTED = {"callback", "open", "before_attempt", "on_overrun", "on_success"}
 UNCOUNTED |= {"on_store_error", "close"}
-UNCALLED = ("open", "before_attempt", "on_store_error")
+UNCALLED = ("open", "on_attempt_lost", "before_attempt", "on_store_error")
+RECOVERED = ("recovery", "on_recovery", "on_end")
 
 
 class Signal:
@@ -88,7 +89,7 @@ class Scene:
         self.place = place
         self.listeners = [Recording(), Recording(self.signal), Recording()]
         self.clock = SignalClock(self.signal)
-        attempts = 1 if "recover" in place else 9
+        attempts = 1 if place in RECOVERED else 9
         self.away = place == "on_store_error"
         self.template = made(
             attempts,
@@ -96,15 +97,20 @@ class Scene:
             name="scene",
             clock=self.clock,
             listeners=self.listeners,
-            cache=Down(lambda step, record: self.away, on_store_error="run_unguarded"),
+            cache=self.cache(),
             attempt_timeout=1.0 if place == "on_overrun" else None,
         )
         self.calls = self.recoveries = 0
-        self.recovers = "recover" in place
+        self.recovers = place in RECOVERED
+
+    def cache(self):
+        cache = Down(lambda step, record: self.away, on_store_error="run_unguarded")
+        cache.lost = "elsewhere:1" if self.place == "on_attempt_lost" else None
+        return cache
 
     @property
     def fails(self):
-        return self.place in ("sleep", "recovery", "on_error", "on_backoff", "on_recovery")
+        return self.place in ("sleep", "on_error", "on_backoff", *RECOVERED)
 
     def callback(self, context):
         self.calls += 1
@@ -135,7 +141,7 @@ class Scene:
         kept = cache.peek(key)
         if self.place == "recovery":
             assert kept.phase == "recovering", "the recovery has its turn again"
-        elif self.place == "on_recovery":
+        elif self.place in RECOVERED:
             assert kept is None
         elif self.place in UNCOUNTED:
             assert kept is None, "nothing was counted"

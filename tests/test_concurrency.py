@@ -279,7 +279,7 @@ def test_listeners_registered_concurrently_are_all_kept():
         for listener in group:
             listener.clear()
     template.call(int)
-    whole = ["open", "before_attempt", "on_success", "close"]
+    whole = ["open", "before_attempt", "on_success", "on_first_success", "close"]
     assert all(listener.hooks == whole for group in listeners for listener in group)
 
 

@@ -10,11 +10,12 @@ import attrs
 import pytest
 
 import retrytemplate
-from retrytemplate import batch, control, workers
+from retrytemplate import batch, control, observe, workers
 from retrytemplate.batch.errors import __all__ as errors_of_steps
 from retrytemplate.control.timeout.timeout import RERAISE
 from retrytemplate.errors import __all__ as errors
 from retrytemplate.listeners import HOOKS
+from retrytemplate.observe.instruments.table import BUCKETS
 from retrytemplate.workers.errors import __all__ as errors_of_workers
 
 pytestmark = pytest.mark.documentation
@@ -31,6 +32,8 @@ def shown(value):
     if isinstance(value, tuple) and value and all(isinstance(each, type) for each in value):
         names = ", ".join(each.__name__ for each in value)
         return f"({names},)" if len(value) == 1 else f"({names})"
+    if value is observe.DEFAULT_RULES:
+        return "DEFAULT_RULES"
     if value is None or isinstance(value, str | int | float | tuple):
         return repr(value)
     if isinstance(value, type):
@@ -74,7 +77,7 @@ INTERNAL = {"RetryState": {"tracked"}}
 
 PUBLIC = {
     name: getattr(module, name)
-    for module in (retrytemplate, batch, control, workers)
+    for module in (retrytemplate, batch, control, observe, workers)
     for name in module.__all__
 }
 
@@ -93,12 +96,16 @@ WITHOUT_A_TABLE = {
     *("BoundTemplate", "PatternClassifier", "PredicateRetryPolicy"),
     # What steps and their journal give, and what one asks them with.
     *("AuditEntry", "DeadLetter", "Discarding", "Event", "Explanation", "Message"),
-    *("ReplayReport", "Report", "RunStatus", "SendReport", "UnsentMessage", "UnsentMessages"),
+    *("ReplayReport", "Report", "RepositorySnapshot", "RunStatus", "SendReport"),
+    *("UnsentMessage", "UnsentMessages"),
     *("DeadLetters", "LetterFilter", "Records", "Runs", "Scenario"),
     # Results and events of control objects; and windows, which are a number.
     *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "FallbackOutcome", "Permit", "Slot"),
     *("GateEntry", "GateSnapshot"),
+    *("CallDelayed", "RateLimitStoreLost", "RateLimitStoreRecovered", "RateLimiterGuard"),
+    "RateLimiterSnapshot",
     *("CallRejected", "CircuitChanged", "ControlEvent", "FallbackUsed", "LateResult"),
+    "PrimaryAnswered",
     *("CircuitStoreRecovered", "CircuitStoreLost"),
     "TimedOut",
     *("NestedRetry", "Nesting"),
@@ -114,14 +121,19 @@ WITHOUT_A_TABLE = {
     *("SwitchStoreRecovered", "SwitchStoreLost", "UnreadableRecord"),
     "AuthenticationFailed",
     *("TaskCancelled", "TaskCleanupFailed", "TaskEvent", "TaskFailed", "TaskStarted", "TaskStuck"),
-    *("Job", "JobReplay", "LastFailure"),
+    *("Job", "JobReplay", "JobReplayed", "LastFailure"),
     *("MessageCrashAttributed", "MessageEvent", "MessageExclusive", "MessageExclusiveTimedOut"),
     *("MessageSettled", "MessageSuspected", "QueueAckFailed", "QueueEvent", "QueuePaused"),
     *("QueueReceiveFailed", "RuntimeSnapshot", "ShutdownReport", "WorkerStopped", "WorkerStopping"),
     # Outcomes of a handler.
     *("Release", "Retry"),
     *("StopReport", "SupervisorSnapshot", "TaskHandle"),
+    *("EventType", "TaskScope"),
     *("Gathered", "StreamReport"),
+    # Values of metrics, and the rows of their table.
+    *("Distribution", "History", "Instrument", "Registry", "Total"),
+    # Results of objectives and rules.
+    *("BurnRate", "ObjectiveReport", "SLOReport"),
 }
 
 
@@ -135,6 +147,7 @@ def test_every_component_with_settings_has_its_table():
         "classify",
         "batch",
         "control",
+        "observe",
         "workers",
     )
     parts = {
@@ -150,17 +163,30 @@ def test_every_component_with_settings_has_its_table():
     assert parts - WITHOUT_A_TABLE <= listed
 
 
+def test_table_of_metrics_equals_the_code():
+    text = (DOCS / "guide" / "metrics.md").read_text(encoding="utf-8")
+    (rows,) = re.findall(r"<!-- metrics -->\n\|.*\n\|[-|]+\n((?:\|.*\n)+)", text)
+    assert rows.splitlines() == [
+        f"| `{each.name}` | `{each.prometheus_name}` | {', '.join(filter(None, kind))} | "
+        f"{', '.join(f'`{label}`' for label in each.labels)} | {each.description} |"
+        for each in observe.INSTRUMENTS.values()
+        for kind in [(each.kind, each.unit)]
+    ]
+    assert f"in seconds: {', '.join(f'{bound:g}' for bound in BUCKETS)}, and" in text
+
+
 def test_page_of_errors_has_a_row_for_every_error():
     rows = re.findall(
         r"^\| `(\w+)`", (DOCS / "reference" / "errors.md").read_text(encoding="utf-8"), re.M
     )
-    assert {*errors, *errors_of_steps, *errors_of_workers} <= set(rows)
+    assert {*errors, *errors_of_steps, *errors_of_workers, "EventStoreError"} <= set(rows)
     assert len(rows) == len(set(rows))
 
 
 def test_page_of_listeners_has_every_hook_in_order():
     text = (DOCS / "guide" / "listeners.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `(\w+)\(context", text, re.M) == list(HOOKS)
+    hooks = re.findall(r"^\| `(\w+)\((?:context|name)", text, re.M)
+    assert hooks == [*HOOKS, "on_first_success"]
 
 
 def test_every_public_name_is_on_a_page_written_by_hand():

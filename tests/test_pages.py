@@ -3,6 +3,7 @@
 import pytest
 from sybil import Sybil
 
+import tests.support.forked_python  # noqa: F401  # its server starts before the tests
 from tests.support.pages import PARSERS, run
 
 pytestmark = pytest.mark.documentation

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import create_engine, insert, select, text, update
 
 from retrytemplate.testing import VirtualClock
+from tests.support import forked_python
 from tests.support.http_service import SILENCE, Server, Shop
 from tests.support.polling import wait_until
 from tests.support.redis_streams import RedisStream
@@ -68,7 +69,9 @@ class Recipe:
             (folder / name).write_text(content, encoding="utf-8")
 
     def start(self, *arguments, environment=(), **settings):
-        return subprocess.Popen(
+        # A forked process gets no other open files.
+        start = subprocess.Popen if settings else forked_python.Popen
+        return start(
             [sys.executable, *arguments],
             cwd=self.folder,
             env=os.environ | {"PYTHONPATH": str(ROOT)} | dict(environment),
@@ -142,12 +145,28 @@ def test_fastapi_service_answers_503_with_retry_after(quotes, upstream):
     assert answer((503, {"Retry-After": "7"})) == (503, "7", 1)
     assert answer((404, {})) == (404, None, 1)
     assert answer((400, {})) == (502, None, 1)
-    assert answer(**{"X-Request-Timeout-Ms": "0"}) == (503, "1", 0)
+    assert answer(**{"X-Request-Timeout-Ms": "0"}) == (504, None, 0)
     assert answer(FAILING, FAILING, FAILING) == (503, "1", 3)
     assert answer(FAILING, FAILING)[::2] == (503, 2)  # the fifth one in all
     status, delay, requests = answer()
     assert (status, requests) == (503, 0)
     assert 1 < int(delay) <= 36
+
+
+def test_fastapi_service_answers_429_to_a_client_above_its_limit(quotes, upstream):
+    upstream.script(PRICES, *[(404, {})] * 200)
+    responses = [quotes.get("A") for _ in range(200)]
+    rejected = [each for each in responses if each.status_code == 429]
+    assert {each.status_code for each in responses} == {404, 429}
+    assert {each.headers["Retry-After"] for each in rejected} == {"1"}
+
+
+def test_fastapi_service_passes_the_test_of_its_page(recipe):
+    made = recipe("fastapi.md")
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_service.py")
+    with made.start(*arguments, environment={"PRICES_URL": "http://127.0.0.1:9"}) as process:
+        output, _ = process.communicate()
+    assert "1 passed" in output
 
 
 # FastAPI tasks
@@ -174,6 +193,16 @@ def test_fastapi_dashboard_answers_by_the_failures_of_both_calls(dashboards, ups
     assert answer() == (200, [[17], [3]])
     assert answer() == (502, {"detail": "rejected by the backend"})
     assert answer() == (503, {"detail": "try again"})
+
+
+def test_fastapi_dashboard_answers_503_without_a_retry_budget(dashboards, upstream):
+    client, _ = dashboards
+    for path in (ORDERS, INVOICES):
+        upstream.script(path, *[FAILING] * 300)
+    assert {client.get("/dashboards/7").status_code for _ in range(50)} == {503}
+    del upstream.headers[:]
+    assert {client.get("/dashboards/7").status_code for _ in range(10)} == {503}
+    assert len(upstream.headers) < 30  # with enough budget, each call is made three times
 
 
 @pytest.mark.statement("S1-60")

@@ -56,4 +56,4 @@ def test_scenario_without_a_run_is_rejected(project):
     listed.write_text(listed.read_text().replace("[L]", "[Z]"))
     done = run(project)
     assert done.returncode == 1
-    assert "listed are A, B, C, D, E, F, G, I, J, K, Z, M, N; run are A" in done.stderr
+    assert "listed are A, B, C, D, E, F, G, H, I, J, K, Z; run are A" in done.stderr

@@ -646,14 +646,14 @@ def test_concurrent_delivery_raises_in_progress_and_is_not_counted():
 
 
 @every_driver
-def test_execution_without_its_key_calls_no_listener(driver):
+def test_execution_without_its_key_calls_only_on_end(driver):
     recorder = Recorder()
     template = stateful(listeners=[recorder])
     claim = template.cache.begin(template.scoped_key("order-17"), worker="another")
 
     with pytest.raises(AttemptInProgressError):
         driver(template, Script("second"), state=KEY, recovery=lambda context: "recovered")
-    assert recorder.hooks == []
+    assert recorder.hooks == ["on_end"]
     assert template.cache.holds(claim)
 
 
@@ -755,6 +755,31 @@ def test_attempt_of_a_crashed_process_counts_and_is_recorded(driver):
 
 
 @every_driver
+def test_listener_gets_the_lost_attempt_before_the_next_one(driver):
+    cache, recorder = lossy(), Recorder()
+    cache.lost = "elsewhere:1"
+    driver(stateful(3, cache=cache, listeners=[recorder]), Script("value"), state=KEY)
+    expected = ["open", "on_attempt_lost", "before_attempt", "on_success", "on_end", "close"]
+    assert recorder.hooks == expected
+    assert [error.worker for error in recorder.values("on_attempt_lost")] == ["elsewhere:1"]
+
+
+@every_driver
+def test_exception_of_on_attempt_lost_ends_the_execution(driver):
+    class Raises(RetryListener):
+        def on_attempt_lost(self, context, error):
+            raise LookupError(context.retry_count)
+
+    cache, callback = lossy(), Script("value")
+    cache.lost = "elsewhere:1"
+    template = stateful(3, cache=cache, listeners=[Raises()])
+    with pytest.raises(LookupError, match="1"):
+        driver(template, callback, state=KEY)
+    assert (callback.calls, kept(template).failures) == (0, 1)
+    assert driver(template, callback, state=KEY) == "value"
+
+
+@every_driver
 @pytest.mark.parametrize(("worker", "exclusive"), [("h:1:a-1", False), ("h:1:a-1!", True)])
 def test_lost_attempt_says_whether_it_was_exclusive(driver, worker, exclusive):
     cache = lossy()
@@ -791,7 +816,8 @@ def test_shared_execution_of_a_key_with_a_lost_attempt_is_rejected_uncounted(dri
 
     with pytest.raises(ExclusiveRequiredError, match=r"orders/s:order-17.*exclusive=True"):
         driver(template, callback, state=RetryState("order-17", exclusive=False))
-    assert (callback.calls, kept(template), len(recorder.events)) == (0, before, events)
+    assert (callback.calls, kept(template)) == (0, before)
+    assert recorder.hooks[events:] == ["on_end"]
     assert fails(driver, template).seen == [2]  # the key is free
 
 

@@ -66,9 +66,17 @@ def test_skipped_test_fails_a_parallel_run_in_ci(green):
     assert done.returncode == (1 if sys.platform == "linux" else 0)
 
 
+# Where a leftover stays, its test waits to the end of the limits.
 FAILING = """
 import pytest, socket, subprocess, sys, threading, warnings
+from tests.support import leftovers
+SOON, leftovers.SOON, leftovers.CLOSING = leftovers.SOON, 0.2, 0.2
 kept = []
+resets, reset = [], leftovers.Watchdog.reset
+leftovers.Watchdog.reset = lambda dog, limit: (resets.append(limit), reset(dog, limit))
+@pytest.mark.timeout(71)
+def test_watched():
+    pytest.fail(f"the watchdog has {resets[-1]} s")
 def test_thread():
     kept.append(threading.Event())
     threading.Thread(target=kept[-1].wait, name="left", daemon=True).start()
@@ -94,6 +102,7 @@ def test_unclosed():
 def test_warning():
     warnings.warn('old', DeprecationWarning)
 def test_nothing():
+    leftovers.SOON = SOON
     threading.Thread(target=int).start()
 """
 UNKNOWN = "import pytest\n@pytest.mark.statment('S0-01')\ndef test_it(): ...\n"
@@ -140,6 +149,10 @@ def test_unknown_mark_is_an_error(failures):
     output, outcomes = failures
     assert ("ERROR", "test_unknown.py") in outcomes
     assert "'statment' not found in `markers`" in output
+
+
+def test_watchdog_begins_again_with_the_limit_of_each_test(failures):
+    assert "the watchdog has 71 s" in failures[0]
 
 
 def test_watchdog_ends_a_process_that_hangs():

@@ -208,7 +208,7 @@ def test_bound_template_has_listeners_that_are_registered_later():
     bound = template.bind()
     template.register_listener(recorder)
     bound.call(int)
-    assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
+    assert recorder.hooks == ["open", "before_attempt", "on_success", "on_first_success", "close"]
 
 
 def test_with_returns_a_changed_copy_and_keeps_the_original():
@@ -361,7 +361,7 @@ def test_execution_keeps_the_listeners_that_it_began_with(entrance, delay, watch
     assert entrance(template, Joins(template, late)) == "value"
     assert late.hooks == []
     template.call(int)
-    assert late.hooks == ["open", "before_attempt", "on_success", "close"]
+    assert late.hooks == ["open", "before_attempt", "on_success", "on_first_success", "close"]
 
 
 # -- as a decorator --------------------------------------------------------------------------------

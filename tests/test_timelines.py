@@ -49,6 +49,21 @@ def test_clients_with_jitter_call_at_different_times(tool):
     assert len(set(third)) == 4
 
 
+def test_poison_message_ends_its_attempts_alone_and_the_others_succeed(tool):
+    bars = [bar for bar in tool.poison() if bar.label]
+    assert labels(bars, tool.POISON) == [
+        "shared,, crash",
+        "exclusive,, crash 1 of 2",
+        "exclusive,, crash 2 of 2",
+        "dead letter",
+    ]
+    for neighbor in tool.NEIGHBORS:
+        assert labels(bars, neighbor) == ["shared,, lost", "exclusive"]
+    others = [bar for bar in tool.poison() if bar.lane.startswith("others")]
+    assert {bar.color for bar in others} == {tool.GOOD}
+    assert len(others) == tool.OTHERS
+
+
 def words(picture):
     return re.findall(r"<text[^>]*>(.*?)</text>", picture.read_text(encoding="utf-8"))
 

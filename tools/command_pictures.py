@@ -24,8 +24,8 @@ from sqlalchemy import text
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, DeadLetters, JobRepository, Runs, SkipPolicy
+from retrytemplate.cli.commands.batch.commands import RUNS
 from retrytemplate.cli.commands.batch.progress import BarReporter
-from retrytemplate.cli.commands.batch.rendering import RUNS
 from retrytemplate.cli.commands.dlq import LETTERS
 from retrytemplate.cli.commands.switch.loading import load_view
 from retrytemplate.cli.commands.switch.rendering import SwitchScreen

@@ -1,13 +1,15 @@
-"""Draw timelines: attempts, the states of a circuit, a chunk with a bad item, a key.
+"""Draw timelines: attempts, the states of a circuit, a chunk with a bad item, a key, a crash.
 
-python tools/timelines.py            # write docs/images/{attempts,circuit,chunk,key}.svg
+python tools/timelines.py            # write docs/images/{attempts,circuit,chunk,key,poison}.svg
 
 Each picture shows a real execution, on virtual time; nothing in it is written by hand.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -31,6 +33,8 @@ from retrytemplate.backends.sql.inspection import SQLEntries
 from retrytemplate.batch import ChunkStep, JobRepository, SkipPolicy, StepListener
 from retrytemplate.control import CircuitBreaker, Consecutive
 from retrytemplate.testing import VirtualClock
+from retrytemplate.workers import WorkerRuntime
+from retrytemplate.workers.testing import SimulatedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,6 +195,81 @@ def key() -> list[Bar]:
     return bars
 
 
+POISON, NEIGHBORS = "poison", ("neighbor 1", "neighbor 2")
+OTHERS = 40  # further messages
+
+
+class _Messages:
+    """The bars of a cluster of two workers, with a lane for each of three messages."""
+
+    def __init__(self) -> None:
+        self.bars = [Bar(lane, 0.0, 0.0, WAIT) for lane in (POISON, *NEIGHBORS)]
+        self._since = dict.fromkeys((POISON, *NEIGHBORS), 0.0)
+        self._crashes = 0
+
+    def runtime(self, worker: Any) -> WorkerRuntime:
+        async def handle(message: Any, context: Any) -> None:
+            is_exclusive = worker.inside[asyncio.current_task()]
+            mode = "exclusive" if is_exclusive else "shared"
+            start = worker.clock.monotonic()
+            try:
+                await asyncio.sleep(worker.random.uniform(0.9, 1.1))
+            except asyncio.CancelledError:
+                self._add(worker, message.id, start, OTHER, f"{mode},\nlost")
+                raise
+            if message.id == POISON:
+                self._crashes += is_exclusive
+                counted = f"crash {self._crashes} of 2" if is_exclusive else "crash"
+                self._add(worker, message.id, start, BAD, f"{mode},\n{counted}")
+                await worker.crash()
+            self._add(worker, message.id, start, GOOD, mode)
+
+        return WorkerRuntime(
+            worker.source,
+            handle,
+            name="orders",
+            cache=worker.cache,
+            gate=worker.gate,
+            clock=worker.clock,
+            random=worker.random,
+            listeners=[worker],
+            concurrency=3,
+            prefetch=3,
+        )
+
+    def _add(self, worker: Any, message: str, start: float, color: str, label: str) -> None:
+        now = worker.clock.monotonic()
+        if message in self._since:
+            self.bars.append(Bar(message, self._since[message], start, WAIT))
+            self._since[message] = now
+            self.bars.append(Bar(message, start, now, color, label))
+        else:
+            self.bars.append(Bar(f"others, worker {worker.number + 1}", start, now, color))
+
+
+def poison() -> list[Bar]:
+    """A message that crashes each process that runs it, beside messages that do not."""
+    seen = _Messages()
+    cluster = SimulatedCluster(
+        seen.runtime, workers=2, seed=4, lease=1.2, visibility_timeout=1.2, restart_after=0.3
+    )
+
+    def send(number: int) -> None:
+        cluster.queue.put(b"", id=f"order-{number}")
+
+    for number in range(OTHERS):
+        cluster.at(number * 0.22, partial(send, number))
+    report = cluster.run([POISON, *NEIGHBORS])
+    report.raise_for_violations()
+    [letter] = report.letters
+    time = letter.dead_lettered_at - (letter.message.enqueued_at or 0.0)
+    seen.bars.append(Bar(POISON, seen._since[POISON], time, WAIT))
+    seen.bars.append(Bar(POISON, time, time + 1.0, INK, "dead letter"))
+    others = sorted({bar.lane for bar in seen.bars if bar.lane.startswith("others")})
+    lanes = [POISON, *NEIGHBORS, *others]
+    return sorted(seen.bars, key=lambda bar: lanes.index(bar.lane))
+
+
 PICTURES: dict[str, tuple[Callable[[], list[Bar]], str, str, dict[str, str]]] = {
     "attempts": (
         attempts,
@@ -226,6 +305,18 @@ PICTURES: dict[str, tuple[Callable[[], list[Bar]], str, str, dict[str, str]]] = 
             "no record": WAIT,
         },
     ),
+    "poison": (
+        poison,
+        f"Two workers; one of {3 + OTHERS} messages crashes each process that runs it",
+        "seconds",
+        {
+            "acknowledged": GOOD,
+            "crashed its process": BAD,
+            "lost in that crash": OTHER,
+            "waits": WAIT,
+            "dead letter": INK,
+        },
+    ),
 }
 
 
@@ -247,7 +338,7 @@ def draw(name: str, folder: Path = IMAGES) -> None:
             lane, width = lanes.index(bar.lane), bar.end - bar.start
             panel.barh(lane, width, left=bar.start, color=bar.color, height=0.7)
             center = (bar.start + bar.end) / 2
-            ink = "white" if bar.color in (GOOD, BAD) else INK
+            ink = "white" if bar.color in (GOOD, BAD, INK) else INK
             panel.text(center, lane, bar.label, ha="center", va="center", fontsize=7, color=ink)
         panel.set_yticks(range(len(lanes)), lanes)
         panel.invert_yaxis()

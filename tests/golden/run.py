@@ -80,20 +80,21 @@ class Mode:
 
 ENTRANCES = ("execute", "call", "wrap", "outcome", "block")
 
-# The modes that one test goes through, by the name that it has in the test's id.
-KINDS = {
-    "sync": [Mode("sync")],
-    "async": [Mode("async", asynchronous=True)],
-    "trio": [Mode("trio", asynchronous=True, trio=True)],
-    "block": [Mode("block", entrance="block")],
-    "block-async": [Mode("block_async", asynchronous=True, entrance="block")],
-    "inline": [Mode(f"inline {name}", inline=True, entrance=name) for name in ENTRANCES],
-    "inline-async": [
-        Mode(f"inline {name}_async", asynchronous=True, inline=True, entrance=name)
-        for name in ENTRANCES
-    ],
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("sync"),
+        Mode("async", asynchronous=True),
+        Mode("trio", asynchronous=True, trio=True),
+        Mode("block", entrance="block"),
+        Mode("block_async", asynchronous=True, entrance="block"),
+        *(Mode(f"inline {name}", inline=True, entrance=name) for name in ENTRANCES),
+        *(
+            Mode(f"inline {name}_async", asynchronous=True, inline=True, entrance=name)
+            for name in ENTRANCES
+        ),
+    )
 }
-MODES = {mode.name: mode for modes in KINDS.values() for mode in modes}
 
 
 @define(eq=False)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.golden.lines import SCENARIOS, lines_of, path_option
 from tests.golden.model import JSON
-from tests.golden.run import KINDS, check
+from tests.golden.run import MODES, check
 
 # Some policies of the file never end, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWarning")
@@ -16,23 +16,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWar
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     lines = lines_of(path_option(metafunc.config, "golden", SCENARIOS))
-    metafunc.parametrize(
-        ("line", "kind"),
-        [
-            pytest.param(line, kind, id=f"{line['id']}-{kind}")
-            for line in lines
-            for kind, modes in KINDS.items()
-            if modes[0].serves(line["scenario"])
-        ],
-    )
+    metafunc.parametrize("line", [pytest.param(line, id=line["id"]) for line in lines])
 
 
-def test_trace_equals_that_of_the_original(
-    line: JSON, kind: str, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_trace_equals_that_of_the_original(line: JSON, loop: asyncio.AbstractEventLoop) -> None:
     found = [
         f"{mode.name}: {difference}"
-        for mode in KINDS[kind]
+        for mode in MODES.values()
+        if mode.serves(line["scenario"])
         for difference in check(line, mode, loop)
     ]
 

@@ -69,9 +69,12 @@ class Bank:
     def deadlock(self, template):
         """Two transfers that wait for each other: their outcomes, that of the victim last."""
         both = threading.Barrier(2, timeout=PATIENCE)
+        ended = threading.Event()
         outcomes = []
 
         def move(source, target):
+            if current_context().attempt > 1:  # its lock could overtake the waiting survivor
+                assert ended.wait(PATIENCE)
             with self.engine.begin() as connection:
                 self.add(connection, source)
                 if current_context().attempt == 1:
@@ -80,6 +83,7 @@ class Bank:
 
         def worker(*accounts):
             outcomes.append(template.outcome(move, *accounts))
+            ended.set()
 
         threads = [threading.Thread(target=worker, args=args) for args in ((1, 2), (2, 1))]
         for thread in threads:

@@ -84,7 +84,7 @@ class EventLogChecks:
             elif what == "killed":
                 self.killed[row["killed"]] = self.ended[row["killed"]] = number
             elif what == "ended":
-                self.ended[row["ended"]] = number
+                self.ended[pid] = number
             elif what in ("late", "unavailable"):
                 self.excused.add((pid, key))
             elif what == "completed":

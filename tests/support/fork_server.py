@@ -7,6 +7,7 @@ __all__ = ["processes"]
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
     [
+        "tests.support.no_log_output",
         "pytest",
         "psycopg",
         "sqlalchemy.dialects.postgresql.psycopg",
@@ -21,6 +22,8 @@ processes.set_forkserver_preload(
         "aiosqlite",
         "sqlalchemy.ext.asyncio",
         "retrytemplate.backends.sql.cache",
+        "redis.asyncio",
+        "retrytemplate.backends.redis.cache",
         "tests.support.queue_receiver",
         "tests.support.queue_workers",
     ]

@@ -34,9 +34,9 @@ EXTRAS = """
 
 
 class Popen(subprocess.Popen):
-    """Starts ``[sys.executable, *options, "-m", module, *arguments]``, or ``-c`` and a text.
+    """Starts ``[sys.executable, *options, "-m", module, *arguments]``.
 
-    The only options are ``-W`` and its value.
+    The only options are ``-W`` and its value.  ``-c`` and a text, or a file, replace the module.
     """
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
@@ -155,13 +155,16 @@ def become(words, environment, folder):
         _, option, *words = words
         sys.warnoptions.append(option)
         warnings._processoptions([option])
-    kind, what, *sys.argv[1:] = words
-    if kind == "-c":
+    if words[0] == "-c":
+        kind, what, *sys.argv[1:] = words
         sys.argv[0] = kind
         exec(what, {"__name__": "__main__"})  # noqa: S102  # as python -c
-    else:
-        assert kind == "-m", words
+    elif words[0] == "-m":
+        _, what, *sys.argv[1:] = words
         runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def preload():

@@ -12,6 +12,9 @@ class EveryHook(RetryListener):
     def open(self, context):
         return self.hook("open")
 
+    def on_attempt_lost(self, context, error):
+        return self.hook("on_attempt_lost")
+
     def before_attempt(self, context):
         return self.hook("before_attempt")
 
@@ -32,6 +35,9 @@ class EveryHook(RetryListener):
 
     def on_store_error(self, context, exception):
         return self.hook("on_store_error")
+
+    def on_end(self, context, exception):
+        return self.hook("on_end")
 
     def close(self, context, exception):
         return self.hook("close")

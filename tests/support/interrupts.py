@@ -33,6 +33,7 @@ PARTS = {
     "cli/commands/batch/progress.py",
     "control/hedge/runners.py",
     "control/_waiters.py",
+    "control/rate_limiter/admission.py",
     "demo/flaky_service.py",
 }
 
@@ -194,6 +195,24 @@ def waiter(interrupts):
         threading.Thread(target=waits.wake, daemon=True).start()
 
 
+def permit(interrupts):
+    """A thread that waits for a permit of a rate limiter: interrupted, it returns the permit."""
+    from retrytemplate.control import RateLimiter
+
+    limiter = RateLimiter("billing", permits=1, per=0.001, max_wait=SOON)
+    limiter.acquire()
+    interrupted = True
+    try:
+        with interrupts:
+            limiter.acquire()
+        interrupted = False
+    finally:
+        shown = limiter.snapshot()
+        if shown.waiting or shown.admitted != 2 - interrupted or limiter.pause(0.0):
+            print(f"{shown} after {interrupts.where}")
+    return ()
+
+
 def following(interrupts):
     """A run that a thread follows."""
     from retrytemplate.cli.commands.batch.progress import PlainReporter, polled
@@ -204,7 +223,7 @@ def following(interrupts):
 
 def service(interrupts):
     """The demo's service, closed again after an interrupt."""
-    from retrytemplate.demo import PricingService
+    from retrytemplate.demo.flaky_service import PricingService
 
     made = PricingService()
     try:
@@ -216,12 +235,13 @@ def service(interrupts):
 
 SCENARIOS = {
     each.__name__: each
-    for each in (attempt, chunk, step, last_step, hedged, waiter, following, service)
+    for each in (attempt, chunk, step, last_step, hedged, waiter, permit, following, service)
 }
 
 
 def after(scenario, number):
     """The leftovers after one interrupt, and the number of times Python checked for signals."""
+    faulthandler.dump_traceback_later(SECONDS, exit=True)  # in place of the last one's
     interrupts, left = Interrupts(number), []
     before = set(threading.enumerate())
 
@@ -242,7 +262,6 @@ def after(scenario, number):
 
 
 def main(name, stride=1):
-    faulthandler.dump_traceback_later(SECONDS, exit=True)
     for _ in range(2):  # the first one makes the code ready to be traced
         _, looks = after(SCENARIOS[name], sys.maxsize)
     assert looks > 3, looks

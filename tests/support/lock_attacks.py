@@ -46,12 +46,25 @@ from retrytemplate.control import (
     KillSwitch,
     ProcessGate,
     Quantile,
+    RateLimiter,
+    RedisRateLimitStore,
     RetryBudget,
     idempotency_key,
 )
 from retrytemplate.control.breaker.redis.store import RedisCircuitStore
 from retrytemplate.listeners.statistics import RollingStatistics
-from retrytemplate.testing import no_waiting
+from retrytemplate.observe import (
+    DEFAULT_RULES,
+    AlertEvaluator,
+    BufferedSink,
+    Event,
+    InMemoryMetrics,
+    MemorySink,
+    Observer,
+    RateLimitedSink,
+)
+from retrytemplate.observe.measurements import Measurements
+from retrytemplate.testing import VirtualClock, no_waiting
 
 LIBRARY = Path(retrytemplate.__file__).parent
 ATTACKED = tuple(
@@ -62,11 +75,11 @@ ATTACKED = tuple(
         "control",
         "listeners",
         "backends/leases.py",
-        "backends/leases.py",
+        "observe",
         "testing",
     )
 )
-SECONDS = 40  # until a deadlock is taken for one
+SECONDS = 100  # until a deadlock is taken for one
 SIGNALS, FORKS = 60, 4
 EXHAUSTIVE = os.environ.get("RETRYTEMPLATE_TEST_EXHAUSTIVE")
 
@@ -140,6 +153,53 @@ def check_bulkhead(bulkhead):
     assert (shown.in_use, shown.waiting, shown.keys) == (0, 0, 0), shown
     with bulkhead.slot(key="a"), bulkhead.slot(key="b"):
         assert bulkhead.snapshot().in_use == 2
+
+
+def use_limiter(limiter):
+    tried(limiter.wrap(well))
+    tried(limiter.acquire, 2)
+    tried(limiter.call, int)
+    limiter.pause(1e-6)
+    limiter.resize(permits=10**6)
+    limiter.snapshot()
+
+
+def use_limiter_of_keys(limiter):
+    tried(limiter.acquire, key=next(KEYS) % 20)
+    tried(limiter.acquire, 2, key="a")
+    limiter.pause(1e-6)
+    limiter.snapshot()
+
+
+def attack_limiter(limiter):
+    tried(limiter.try_acquire)
+    tried(limiter.acquire, 2)
+    limiter.pause(1e-6)
+    limiter.resize(permits=10**6)
+    assert limiter.snapshot().waiting <= 4
+
+
+def check_limiter(limiter):
+    shown = limiter.snapshot()
+    assert (shown.waiting, shown.keys <= 40) == (0, True), shown
+    before = shown.admitted
+    no_waiting_until(limiter.try_acquire)
+    assert limiter.snapshot().admitted == before + 1
+    assert limiter._admission.limits.single.queue is None
+
+
+def no_waiting_until(condition):
+    while not condition():
+        pass
+
+
+def rate_limiter(**settings):
+    return RateLimiter("x", permits=10**6, max_wait=0.001, **settings)
+
+
+def unreachable_limit():
+    store = RedisRateLimitStore("redis://127.0.0.1:9/0")
+    return rate_limiter(store=store)
 
 
 def use_gate(gate):
@@ -290,6 +350,70 @@ def check_switch(switch):
     switch.resume(feature="c", by="me", justification=WHY)
 
 
+def use_metrics(metrics):
+    metrics.first_success("billing", 0.01)
+    metrics.add("backoff.time", {"template": "billing"}, 0.5)
+    metrics.record("rate_limiter.wait.duration", {"name": f"limiter {next(KEYS) % 3}"}, 0.5)
+    metrics.snapshot()
+    metrics.history("backoff.time", {"template": "billing"})
+
+
+def check_metrics(metrics):
+    before = successes(metrics)
+    use_metrics(metrics)
+    assert successes(metrics) == before + 1
+
+
+def successes(metrics):
+    shown = metrics.snapshot().get("call.duration", {})
+    return sum(each.count for each in shown.values())
+
+
+class CountedMetrics:
+    """Metrics of a program, without a limit of label values; an append is atomic."""
+
+    def __init__(self):
+        self.added = []
+
+    def add(self, name, labels, amount=1.0):
+        self.added.append(name)
+
+    record = add
+
+    def first_success(self, template, elapsed):
+        self.added.append(template)
+
+
+def use_measurements(measurements):
+    measurements.on_first_success("billing", 0.01)
+    measurements.add("backoff.time", f"template {next(KEYS) % 4}")
+
+
+def check_measurements(measurements):
+    [metrics] = measurements.metrics
+    before = metrics.added.count("backoff.time")
+    use_measurements(measurements)
+    assert metrics.added.count("backoff.time") == before + 1
+
+
+def made_alerts():
+    clock = VirtualClock()
+    evaluator = AlertEvaluator(
+        Observer(metrics=[InMemoryMetrics(clock=clock)]), rules=DEFAULT_RULES[:1], clock=clock
+    )
+    evaluator.metrics.first_success("billing", 9.0)
+    evaluator.test_clock = clock
+    return evaluator
+
+
+def check_alerts(evaluator):
+    evaluator.test_clock.advance(3600)
+    evaluator.evaluate()
+    evaluator.metrics.first_success("billing", 9.0)
+    assert [each.type for each in evaluator.evaluate()] == ["alert.raised"]
+    assert evaluator.evaluate() == ()
+
+
 KEYS = count()
 
 
@@ -418,6 +542,41 @@ def held(lease):
     return claim
 
 
+EVENT = Event(type="call.rejected", subject="charge", severity=20, time=17.0)
+
+
+def use_limited_sink(sink):
+    for _ in range(3):
+        sink.emit(EVENT)
+    for window in sink._lock.run(sink._ended, float("inf")):
+        sink._folded(window)
+
+
+def attack_limited_sink(sink):
+    sink.emit(EVENT)
+
+
+def check_limited_sink(sink):
+    sink._lock.run(sink._take_all)
+    for _ in range(3):
+        sink.emit(EVENT)
+    [window] = sink._windows.values()
+    assert (window.passed, window.count) == (1, 2), window
+
+
+def use_buffered_sink(sink):
+    for _ in range(5):
+        sink.emit(EVENT)
+
+
+def check_buffered_sink(sink):
+    before = sink.dropped
+    no_waiting_until(lambda: sink._free.qsize() == sink.capacity)
+    sink.emit(EVENT)
+    assert sink.dropped == before
+    no_waiting_until(lambda: sink._free.qsize() == sink.capacity)
+
+
 def bulkhead(**settings):
     return Bulkhead("x", limit=2, queue=5, max_wait=0.001, **settings)
 
@@ -433,6 +592,30 @@ SUBJECTS = {
         attack_bulkhead,
         check_bulkhead,
         stride=3,
+    ),
+    "rate limiter": Subject(
+        ("control/rate_limiter/admission.py",),
+        rate_limiter,
+        use_limiter,
+        attack_limiter,
+        check_limiter,
+        stride=17,
+    ),
+    "rate limiter with keys": Subject(
+        ("control/rate_limiter/admission.py",),
+        lambda: rate_limiter(per_key=True),
+        use_limiter_of_keys,
+        use_limiter_of_keys,
+        check_limiter,
+        stride=23,
+    ),
+    "shared rate limiter": Subject(
+        ("control/rate_limiter/redis/shared.py",),
+        unreachable_limit,
+        use_limiter,
+        attack_limiter,
+        check_limiter,
+        stride=97,
     ),
     "process gate": Subject(
         ("control/isolation_gate/gate.py",),
@@ -507,6 +690,30 @@ SUBJECTS = {
         use_statistics,
         check_statistics,
     ),
+    "metrics": Subject(
+        ("observe/instruments/memory.py",),
+        lambda: InMemoryMetrics(max_label_values=2),
+        use_metrics,
+        use_metrics,
+        check_metrics,
+        stride=97,
+    ),
+    "measurements": Subject(
+        ("observe/measurements.py",),
+        lambda: Measurements([CountedMetrics()], 2),
+        use_measurements,
+        use_measurements,
+        check_measurements,
+        stride=7,
+    ),
+    "alerts": Subject(
+        ("observe/alerts/evaluator.py",),
+        made_alerts,
+        AlertEvaluator.evaluate,
+        AlertEvaluator.evaluate,
+        check_alerts,
+        stride=11,
+    ),
     "template": Subject(
         ("template.py",), RetryTemplate, use_template, use_template, check_template, stride=19
     ),
@@ -542,6 +749,22 @@ SUBJECTS = {
         check_shared,
         stride=41,
     ),
+    "rate limited sink": Subject(
+        ("observe/sinks/rate_limited.py",),
+        lambda: RateLimitedSink(MemorySink(), limit=1, interval=3600),
+        use_limited_sink,
+        attack_limited_sink,
+        check_limited_sink,
+        stride=7,
+    ),
+    "buffered sink": Subject(
+        ("observe/sinks/buffered.py",),
+        lambda: BufferedSink(MemorySink(), capacity=3),
+        use_buffered_sink,
+        use_buffered_sink,
+        check_buffered_sink,
+        stride=7,
+    ),
     "renewed leases": Subject(
         ("backends/leases.py",), Renewals, Renewals.use, Renewals.attack, Renewals.check
     ),
@@ -559,28 +782,36 @@ class Interrupt:
     def __call__(self, frame, event, argument):
         if not frame.f_code.co_filename.startswith(ATTACKED):
             return None
-        frame.f_trace_opcodes = True
+        frame.f_trace_opcodes = True  # Python 3.13 forgets it if only the call sets it
         if event == "opcode":
             self.seen += 1
             if self.seen == self.number:
+                sys.settrace(None)  # the rest runs at full speed
                 self.attack()
         return self
 
 
 def instructions(subject):
     """The collector, a finalizer or a signal handler at any instruction of the library."""
-    number, reached = 1, True
     made = subject.make()
-    while reached:
+
+    def interrupted(number):
+        """Whether the use has this number of instructions."""
         interrupt = Interrupt(number, lambda: subject.attack(made))
         sys.settrace(interrupt)
         try:
             subject.use(made)
         finally:
             sys.settrace(None)
-        reached = interrupt.seen >= number
-        number += 1 if EXHAUSTIVE else subject.stride
         subject.check(made)
+        return interrupt.seen >= number
+
+    for _ in range(2):  # Python 3.12 sends no opcode events in the first call of a function
+        interrupted(sys.maxsize)
+    number = 1
+    while interrupted(number):
+        number += 1 if EXHAUSTIVE else subject.stride
+    assert number > 10
 
 
 def signals(subject):

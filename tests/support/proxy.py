@@ -1,18 +1,46 @@
 """A TCP proxy between a cache and its server: it counts the requests, and cuts connections."""
 
+import re
 import select
 import socket
 import threading
+from contextlib import suppress
+
+from attrs import define
 
 __all__ = ["Proxy"]
 
 AT_ONCE = 65536
+# PostgreSQL: psycopg names a statement that it repeats, and sends only the name from then on.
+NAMED = re.compile(rb"P.{4}(_pg3_\d+)\0([^\0]+)\0", re.DOTALL)
+REPEATED = re.compile(rb"B.{4}\0(_pg3_\d+)\0", re.DOTALL)
+
+
+@define
+class Order:
+    """To cut connections at certain requests.
+
+    :param skipped: matching requests that pass first.
+    :param times: cuts; None: each matching request until ``heal``.
+    """
+
+    when: str
+    words: tuple[bytes, ...]
+    skipped: int
+    times: int | None
+
+    def applies(self, when, request):
+        if when != self.when or not all(word in request for word in self.words):
+            return False
+        self.skipped -= 1
+        return self.skipped < 0
 
 
 class Proxy:
     """Passes on what a client and a server say, whatever their language.
 
     A request is what the client says until the server answers; ``requests`` is their number.
+    The text of a prepared statement of PostgreSQL counts as part of each request that repeats it.
     ``cuts`` counts the connections that were cut by ``cut()``.
     """
 
@@ -34,15 +62,23 @@ class Proxy:
     def __exit__(self, *_):
         self.close()
 
-    def cut(self, when, *words):
+    def cut(self, when, *words, skipped=0, times=1):
         """Cut the connection at the next request that has all the *words* (bytes) in it.
 
         *when* is "before": the server never sees the request; or "after": it has answered, which
         the client never sees.
+
+        :param skipped: matching requests that pass first.
+        :param times: cuts; None: each matching request until ``heal``.
         """
         assert when in ("before", "after"), when
         with self._lock:
-            self._orders.append((when, words))
+            self._orders.append(Order(when, words, skipped, times))
+
+    def heal(self):
+        """Cut no connection any more."""
+        with self._lock:
+            self._orders.clear()
 
     def redirect(self, port):
         """Connect the clients that come from now on to another server."""
@@ -54,7 +90,8 @@ class Proxy:
         self._listener.close()
         with self._lock:
             for each in self._open:
-                each.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # the client has closed it
+                    each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
 
@@ -83,7 +120,7 @@ class Proxy:
                 client.close()
 
     def _pass_on(self, client, server):
-        request, answered = b"", True
+        request, answered, statements = b"", True, {}
         while True:
             for ready in select.select([client, server], [], [])[0]:
                 data = ready.recv(AT_ONCE)
@@ -93,6 +130,9 @@ class Proxy:
                     self.requests += answered
                     request = data if answered else request + data
                     answered = False
+                    statements.update(NAMED.findall(request))
+                    repeated = [statements.get(name, b"") for name in REPEATED.findall(data)]
+                    request = b"".join([request, *repeated])
                     if self._is_cut("before", request):
                         return
                     server.sendall(data)
@@ -105,8 +145,11 @@ class Proxy:
     def _is_cut(self, when, request):
         with self._lock:
             for order in self._orders:
-                if order[0] == when and all(word in request for word in order[1]):
-                    self._orders.remove(order)
+                if order.applies(when, request):
+                    if order.times is not None:
+                        order.times -= 1
+                    if order.times == 0:
+                        self._orders.remove(order)
                     self.cuts += 1
                     return True
         return False

@@ -22,14 +22,15 @@ class Receiver:
 
     @classmethod
     @contextmanager
-    def started(cls, signals=(), stall=None):
+    def started(cls, signals=(), stall=None, second=None):
         """A receiver that runs as long as the block does.
 
         :param signals: a signal by the number of the arrival from which a worker gets it.
         :param stall: seconds between SIGSTOP and SIGCONT.
+        :param second: seconds after which a worker gets its signal a second time.
         """
         here, there = processes.Pipe()
-        process = processes.Process(target=serve, args=(there, dict(signals), stall))
+        process = processes.Process(target=serve, args=(there, dict(signals), stall, second))
         process.start()
         there.close()
         try:
@@ -57,16 +58,17 @@ async def send(port, **effect):
         writer.close()
 
 
-def serve(parent, signals, stall):
-    asyncio.run(Effects(signals, stall).serve(parent))
+def serve(parent, *settings):
+    asyncio.run(Effects(*settings).serve(parent))
 
 
 class Effects:
     """The receiver's side."""
 
-    def __init__(self, signals, stall):
+    def __init__(self, signals, stall, second):
         self.signals = sorted(signals.items())
         self.stall = stall
+        self.second = second
         self.arrivals = 0
         self.keys = {}
         self.by_body = Counter()
@@ -117,6 +119,15 @@ class Effects:
         while self.workers:
             pid = self.workers.pop(self.arrivals % len(self.workers))
             with suppress(ProcessLookupError):
-                os.kill(pid, self.signals[0][1])
+                number = self.signals[0][1]
+                os.kill(pid, number)
                 del self.signals[0]
+                if self.second is not None:
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(self.second, send_if_running, pid, number)
                 return
+
+
+def send_if_running(pid, number):
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -8,6 +8,7 @@ from sqlalchemy import event, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrytemplate import FixedBackoff
+from retrytemplate._storage import sqlite_writer
 from retrytemplate.workers import JobQueue, MessageSettled, Reject, SQLSource, WorkerRuntime
 from tests.support.database import DRIVERS
 
@@ -56,9 +57,18 @@ def work_until_statement(url, prefix, outcome, fragment):
         if f"{prefix}_jobs SET" in statement and fragment in statement:
             kill_this_process()
 
+    fetch = sqlite_writer.fetch
+
+    def look_and_fetch(connection, order):
+        look(None, None, order[0].text)
+        return fetch(connection, order)
+
     async def main():
         jobs = JobQueue(url, prefix=prefix)
-        event.listen(jobs.database.engine.sync_engine, "before_cursor_execute", look)
+        if url.startswith("sqlite"):  # where a listener expects them, no statements share a commit
+            sqlite_writer.fetch = look_and_fetch
+        else:
+            event.listen(jobs.database.engine.sync_engine, "before_cursor_execute", look)
         await run_until_settled(SQLSource(jobs), handle)
 
     asyncio.run(main())

@@ -1,21 +1,33 @@
 """Worker processes for the tests that kill them, and the queues that they work on."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import sys
-from contextlib import nullcontext
+from itertools import count
 
 from attrs import frozen
 from sqlalchemy import create_engine, make_url, text
 
 from retrytemplate import FixedBackoff
 from retrytemplate.control import ProcessGate, idempotency_key
-from retrytemplate.workers import JobQueue, RedeliveryPolicy, SQLSource, WorkerRuntime
+from retrytemplate.workers import (
+    JobQueue,
+    RedeliveryPolicy,
+    RedisStreamSource,
+    SQLSource,
+    WorkerRuntime,
+)
+from retrytemplate.workers.sources.redis_scripts import ACKNOWLEDGE
+from tests.support import valkey
 from tests.support.queue_receiver import send
+from tests.support.simulated_workers import NoGate
 
-__all__ = ["SQLQueue", "WorkerSettings", "work"]
+__all__ = ["SQLQueue", "StreamQueue", "WorkerSettings", "queue_at", "work"]
+
+numbers = count(1)
 
 
 @frozen
@@ -36,7 +48,10 @@ class WorkerSettings:
 
 @frozen
 class SQLQueue:
-    """A job queue as a row of the campaign; another source has the same methods."""
+    """A job queue as a row of the campaign; another source has the same methods.
+
+    :param prefix: of the tables.
+    """
 
     url: str
     prefix: str
@@ -44,6 +59,11 @@ class SQLQueue:
     @property
     def name(self):
         return make_url(self.url).get_backend_name()
+
+    @property
+    def settlement(self):
+        """Contained in requests that settle a message."""
+        return b"WITH ended"
 
     def source(self, lease):
         """The source of a worker."""
@@ -75,18 +95,63 @@ class SQLQueue:
         engine.dispose()
 
 
-class NoGate:
-    """Lets every attempt in, exclusive ones beside others."""
+@frozen
+class StreamQueue:
+    """A stream in Valkey, which has the methods of a ``SQLQueue``.
 
-    def shared(self):
-        return _Entry()
+    :param prefix: the key of the stream, and the beginning of that of its dead letters.
+    """
 
-    def exclusive(self, timeout=None):
-        return _Entry()
+    url: str
+    prefix: str
+    name = "valkey"
+
+    @property
+    def settlement(self):
+        return ACKNOWLEDGE.sha.encode()
+
+    @property
+    def dead_letters(self):
+        return f"{self.prefix}-dead"
+
+    def source(self, lease):
+        return RedisStreamSource(
+            self.url,
+            self.prefix,
+            group="workers",
+            visibility_timeout=lease,
+            dead_letters=self.dead_letters,
+        )
+
+    async def fill(self, bodies):
+        with valkey.opened(self.url) as client:
+            for body in bodies:
+                client.xadd(self.prefix, {"body": body})
+            client.script_load(ACKNOWLEDGE.text)
+
+    async def ends(self):
+        """The state of each message by its body; those that were acknowledged are missing."""
+        with valkey.opened(self.url) as client:
+            left = {fields["body"]: "waiting" for _, fields in client.xrange(self.prefix)}
+            entries = client.xrange(self.dead_letters)
+        letters = [json.loads(fields["body"]) for _, fields in entries]
+        return left | {each["message"]["body"]: "dead_lettered" for each in letters}
+
+    async def left(self):
+        with valkey.opened(self.url) as client:
+            return client.xlen(self.prefix)
+
+    async def drop(self):
+        """Delete the streams, and the contexts of the runtime."""
+        with valkey.opened(self.url) as client:
+            for key in client.scan_iter(f"*{self.prefix}*", count=1000):
+                client.delete(key)
 
 
-class _Entry(nullcontext):
-    pass
+def queue_at(url):
+    """A queue with a name of its own in a database or on a server."""
+    name = f"queue{os.getpid()}_{next(numbers)}"
+    return StreamQueue(url, name) if url.startswith("redis") else SQLQueue(url, name)
 
 
 def work(queue, settings, port):
@@ -113,7 +178,7 @@ async def _work(queue, settings, port):
     runtime = WorkerRuntime(
         queue.source(settings.lease),
         handle,
-        name="billing",
+        name=queue.prefix,
         concurrency=settings.concurrency,
         prefetch=settings.prefetch,
         retry=RedeliveryPolicy(max_crashes=settings.max_crashes),

@@ -48,7 +48,7 @@ class CutsIn:
     def __call__(self, frame, event, argument):
         if not self.covers(frame.f_code):
             return None
-        frame.f_trace_opcodes = True
+        frame.f_trace_opcodes = True  # Python 3.13 forgets it if only the call sets it
         if event == "call" and frame.f_back in self.last:
             self.last[frame.f_back] = ""  # the call led into Python code
         elif event == "return":

@@ -63,6 +63,8 @@ class Hammer:
                 each.start()
             for each in hands:
                 each.join()
+        # Another worker may take the keys from now on: they are those of a process that has ended.
+        self.event_log.add("ended", None)
 
 
 class StoreErrorRecorder(RetryListener):

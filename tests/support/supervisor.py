@@ -86,8 +86,6 @@ class Supervisor:
                 self.go_on(each)
             each.join(0)  # closes its pipes, where exitcode was the first to see its end
         assert [each.exitcode for each in self.workers] == [0] * len(self.workers)
-        for each in self.workers:
-            self.event_log.add("ended", None, ended=each.pid)
         self.workers.clear()
 
     def go_on(self, worker):

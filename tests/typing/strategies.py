@@ -21,21 +21,25 @@ from retrytemplate.control import (
     Operations,
     Pipeline,
     Preset,
+    RateLimiter,
     ServiceErrors,
     Strategy,
     Timeout,
     preset,
     with_switch,
 )
+from retrytemplate.observe import Tracing
 
 breaker = CircuitBreaker("billing")
 bulkhead = Bulkhead("billing")
+limiter = RateLimiter("billing")
 guard = KillSwitch().guard(segment="billing")
 errors = ServiceErrors({})
 hedge = Hedge(idempotent=True, executor=ThreadPoolExecutor())
 timeout = Timeout(1.0)
 pipeline = Pipeline(timeout, breaker)
 operations = Operations()
+attempt = Tracing().attempt
 
 
 def add(one: int, two: int = 0) -> int:
@@ -67,7 +71,9 @@ def what_gives_the_answer_of_the_function() -> None:
     assert_type(breaker.call(Adder().add, 1), int)
     assert_type(breaker.outcome(add, 1), Outcome[int])
     assert_type(bulkhead.call(add, 1, two=2), int)
+    assert_type(limiter.call(add, 1, two=2), int)
     assert_type(guard.call(add, 1, two=2), int)
+    assert_type(attempt.call(add, 1, two=2), int)
     assert_type(errors.call(add, 1, two=2), int)
     assert_type(hedge.call(add, 1, two=2), int)
     assert_type(hedge.call(until_stopped, 1), int)
@@ -82,9 +88,12 @@ async def the_same_asynchronously() -> None:
     assert_type(await breaker.outcome_async(add_async, 1), Outcome[int])
     assert_type(await breaker.outcome_async(add, 1), Outcome[int])
     assert_type(await bulkhead.call_async(add_async, 1, two=2), int)
+    assert_type(await limiter.call_async(add_async, 1, two=2), int)
     assert_type(await bulkhead.call_async(add, 1, two=2), int)
     assert_type(await guard.call_async(add_async, 1, two=2), int)
     assert_type(await guard.call_async(add, 1, two=2), int)
+    assert_type(await attempt.call_async(add_async, 1, two=2), int)
+    assert_type(await attempt.call_async(add, 1, two=2), int)
     assert_type(await errors.call_async(add_async, 1, two=2), int)
     assert_type(await errors.call_async(add, 1, two=2), int)
     assert_type(await hedge.call_async(add_async, 1, two=2), int)
@@ -135,7 +144,8 @@ class Loose:
 
 def all_are_strategies() -> None:
     once = operations.idempotent(str)
-    given: list[Strategy] = [RetryTemplate(), breaker, bulkhead, guard, errors, hedge, timeout]
+    given: list[Strategy] = [RetryTemplate(), breaker, bulkhead, limiter, guard, errors, hedge]
+    given += [timeout, attempt]
     given += [fallback, pipeline, once, Loose()]
     assert_type(with_switch(once)(add)(1), int)
     assert_type(once.call(add, 1), Any)
