@@ -131,7 +131,7 @@ def table(libraries: Sequence[Library], results: Results) -> list[str]:
         loop, *counts = (count(results.garbage[name].get(cell.key)) for name in results.garbage)
         row(cell.title, loop, counts, f"{goals.GARBAGE:g}")
     beyond = (f"{results.beyond_attrs(str(each.package)):.1f}" for each in others)
-    row("import beyond attrs, ms", "-", beyond, f"{goals.IMPORT:g}")
+    row("import, ms", "-", beyond, f"{goals.IMPORT:g}")
     return lines
 
 
@@ -153,9 +153,10 @@ def against_goals(results: Results) -> list[str]:
     if (beyond := results.beyond_attrs("retrytemplate")) > goals.IMPORT:
         over.append(f"import ({beyond:.1f} ms, goal {goals.IMPORT:g} ms)")
     return [
-        "Goals marked (own) are in multiples of retrytemplate's own decorated success: "
-        f"one listener {multiples['listener']:.2f}, stateful success {multiples['stateful']:.2f}.",
-        f"Over its goal: {'; '.join(over)}." if over else "Nothing is over its goal.",
+        "Goals marked (own) limit the ratio to retrytemplate's decorated success. "
+        f"It is {multiples['listener']:.2f} for one listener, "
+        f"{multiples['stateful']:.2f} for a stateful success.",
+        f"Rows over their goal: {'; '.join(over)}." if over else "No row is over its goal.",
     ]
 
 

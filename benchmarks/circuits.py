@@ -66,16 +66,14 @@ def rounds(url: str, client: Redis) -> dict[str, Callable[[], Any]]:
             await awaited()
 
     return {
-        "one bare script": lambda: repeat(
-            client.evalsha, digest, 1, f"{PREFIX}:circuit:{{strict}}"
-        ),
-        "strict, closed": lambda: repeat(strict.call, answer),
-        "strict, closed, awaited": lambda: asyncio.run(in_a_loop()),
-        "strict, a failure": lambda: repeat(counting.outcome, fails),
-        "strict, open": lambda: repeat(opened[0].outcome, answer),
-        "cached, closed, wrapped": lambda: repeat(wrapped),
-        "cached, closed": lambda: repeat(cached.call, answer),
-        "cached, open": lambda: repeat(opened[1].outcome, answer),
+        "bare script": lambda: repeat(client.evalsha, digest, 1, f"{PREFIX}:circuit:{{strict}}"),
+        "`strict`, closed, `call`": lambda: repeat(strict.call, answer),
+        "`strict`, closed, `wrap` of a coroutine function": lambda: asyncio.run(in_a_loop()),
+        "`strict`, metrics only, `outcome` of a failure": lambda: repeat(counting.outcome, fails),
+        "`strict`, open, `outcome`": lambda: repeat(opened[0].outcome, answer),
+        "`cached`, closed, `wrap`": lambda: repeat(wrapped),
+        "`cached`, closed, `call`": lambda: repeat(cached.call, answer),
+        "`cached`, open, `outcome`": lambda: repeat(opened[1].outcome, answer),
     }
 
 
@@ -115,12 +113,13 @@ def measured(url: str, number: int) -> dict[str, tuple[float, float]]:
 
 def table(found: dict[str, tuple[float, float]]) -> list[str]:
     """The rows of the table, in Markdown."""
-    bare, _ = found["one bare script"]
+    bare, _ = found["bare script"]
     rows = (
         f"| {name} | {trips:.0f} | {each:.1f} | {each / bare:.2f} |"
         for name, (each, trips) in found.items()
     )
-    return ["| a call | round trips | µs | to a bare script |", "|---|---:|---:|---:|", *rows]
+    head = "| mode, state, form | round trips | µs | ratio to the bare script |"
+    return [head, "|---|---:|---:|---:|", *rows]
 
 
 def main() -> None:

@@ -133,7 +133,7 @@ class Row:
 ROWS = (
     Row("retrytemplate", "retrytemplate", None, ours_async),
     Row("retrytemplate, in a thread", "retrytemplate", ours_in_thread, None),
-    Row("retrytemplate, the client asks", "retrytemplate", ours_with_client, None),
+    Row("retrytemplate, timeout of the client", "retrytemplate", ours_with_client, None),
     *(
         Row(each.__name__, each.__name__, partial(each, attempt), partial(each, attempt_async))
         for each in (tenacity, stamina, backoff)
@@ -177,7 +177,8 @@ def measured(turns: int) -> dict[str, dict[str, list[float]]]:
 def table(figures: dict[str, dict[str, list[float]]]) -> list[str]:
     """The rows of the table, in Markdown."""
     lines = [
-        "| | sync, ms | latest | async, ms | latest |",
+        "| library | sync: median, ms | sync: maximum, ms "
+        "| async: median, ms | async: maximum, ms |",
         "|---|---:|---:|---:|---:|",
     ]
     for title, taken in figures.items():
@@ -211,7 +212,7 @@ def remarks(figures: dict[str, dict[str, list[float]]]) -> list[str]:
     return [
         f"Over its goal, {goal}: {'; '.join(late)}."
         if late
-        else f"All medians are within the goal, {goal}.",
+        else f"All medians of retrytemplate are within the goal, {goal}.",
         f"{', '.join(where)}.",
     ]
 

@@ -112,20 +112,20 @@ def calls() -> dict[str, Call]:
             return
 
     return {
-        "function": answer,
-        "by hand": by_hand(),
-        "pipeline, wrapped": pipeline.wrap(answer),
-        "pipeline, called": lambda: pipeline.call_async(answer),
-        "asyncio.timeout": timeout_by_hand,
+        "none": answer,
+        "code by hand": by_hand(),
+        "pipeline, `wrap`": pipeline.wrap(answer),
+        "pipeline, `call_async`": lambda: pipeline.call_async(answer),
+        "`asyncio.timeout`": timeout_by_hand,
         "timeout": timeout.wrap(answer),
         "timeout, template": Pipeline(timeout, template).wrap(answer),
         "timeout, template, breaker": Pipeline(timeout, template, breaker).wrap(answer),
         "template": template.wrap(answer),
         "breaker": breaker.wrap(answer),
-        "asyncio.Semaphore": semaphore_by_hand(),
+        "`asyncio.Semaphore`": semaphore_by_hand(),
         "bulkhead": bulkhead.wrap(answer),
-        "open circuit, raised": rejected,
-        "open circuit, as an outcome": lambda: opened.outcome_async(answer),
+        "open circuit, error raised": rejected,
+        "open circuit, error in an `Outcome`": lambda: opened.outcome_async(answer),
     }
 
 
@@ -152,17 +152,17 @@ async def fastest(rounds: int) -> dict[str, float]:
 
 def table(best: dict[str, float]) -> list[str]:
     """The rows of the table, in Markdown."""
-    hand = best["by hand"]
+    hand = best["code by hand"]
     rows = (f"| {name} | {each / 1000:.2f} | {each / hand:.2f} |" for name, each in best.items())
-    return ["| | µs | to the nesting by hand |", "|---|---:|---:|", *rows]
+    head = "| code around the function | µs | ratio to the code by hand |"
+    return [head, "|---|---:|---:|", *rows]
 
 
 def remark(best: dict[str, float]) -> str:
     """What stands below the table."""
-    ratio = best["pipeline, wrapped"] / best["by hand"]
+    ratio = best["pipeline, `wrap`"] / best["code by hand"]
     verdict = "within" if round(ratio, 2) <= GOAL else "over"
-    goal = f"{GOAL:g} times the nesting by hand"
-    return f"A wrapped pipeline is {verdict} its goal, {goal}. {INTERPRETER}."
+    return f"The ratio of a wrapped pipeline is {verdict} its goal, {GOAL:g}. {INTERPRETER}."
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ def runtime_factory(poisons: set[str]) -> Callable[[Any], WorkerRuntime]:
             random=worker.random,
             listeners=[worker],
             concurrency=16,
+            receive_wait=20.0,  # an idle worker takes a step for each call
         )
 
     return make

@@ -184,7 +184,7 @@ def rows(url: str, rounds: int, size: int) -> list[str]:
 def table(urls: list[str], *, quick: bool) -> list[str]:
     """All lines, in Markdown."""
     lines = [
-        "| store | one bare statement, a second | a stateful success, a second | ratio |",
+        "| store | bare statements/s | stateful successes/s | ratio of the rates |",
         "|---|---:|---:|---:|",
     ]
     rounds, size = (1, 10) if quick else (9, 500)

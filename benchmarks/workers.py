@@ -4,6 +4,7 @@ Per item, from its start to its end, the fastest of many short rounds.
 
 ``python benchmarks/workers.py --url redis://localhost`` measures the messages of a Redis stream
 beside the loop of redis-py that acknowledges them one by one: the median of five runs of each.
+With the URL of a database it measures the jobs of a ``JobQueue`` beside a loop over a plain table.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ import time
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if __name__ == "__main__":  # the checkout that this file is in is measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pages import INTERPRETER, options, show
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrytemplate import AsyncRedisRetryContextCache
 from retrytemplate.workers import (
+    JobQueue,
     RedisStreamSource,
+    SQLSource,
     TaskSupervisor,
     WorkerRuntime,
     process_stream,
@@ -91,7 +96,7 @@ async def stream() -> None:
 # The name and the case of the library, those that it is compared with, and the highest ratio.
 PAIRS: tuple[tuple[str, Case, str, Case, float], ...] = (
     ("`TaskSupervisor.start`", supervisor, "`TaskGroup.create_task`", task_group, 2.0),
-    ("`process_stream`", stream, "`asyncio.Queue` with a fixed pool", queue, 2.0),
+    ("`process_stream`", stream, "`asyncio.Queue` and 16 tasks", queue, 2.0),
 )
 
 
@@ -117,53 +122,29 @@ async def fastest(rounds: int) -> dict[str, float]:
 
 def table(best: dict[str, float]) -> list[str]:
     """The rows of the table, in Markdown."""
-    rows = ["| | µs | compared, µs | ratio | bound |", "|---|---:|---:|---:|---:|"]
+    rows = [
+        "| this library; asyncio | this library, µs | asyncio, µs | ratio | goal |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for name, _, other, _, bound in PAIRS:
         ours, base = best[name] / 1000, best[other] / 1000
         ratio = ours / base
-        rows.append(f"| {name} to {other} | {ours:.2f} | {base:.2f} | {ratio:.2f} | {bound:g} |")
+        rows.append(f"| {name}; {other} | {ours:.2f} | {base:.2f} | {ratio:.2f} | {bound:g} |")
     return rows
 
 
-# -- messages of a Redis stream
+# -- messages of a Redis stream, and of a table
 
 GROUP = "workers"
 SLOTS = 16, 64
-stream_numbers = count(1)
+numbers_of_queues = count(1)
 
 
-async def filled(client: Any, messages: int) -> str:
-    """A new stream with messages."""
-    stream = f"benchmark:{next(stream_numbers)}"
-    await client.delete(stream)
-    pipeline = client.pipeline(transaction=False)
-    for number in range(messages):
-        pipeline.xadd(stream, {"body": str(number)})
-    await pipeline.execute()
-    await client.xgroup_create(stream, GROUP, "0")
-    return stream
-
-
-async def bare_loop(client: Any, stream: str, messages: int, slots: int) -> float:
-    """The documented consumer of redis-py, with the same prefetch; a crash loses no message.
-
-    Returns the seconds until the last message, as ``runtime`` does.
-    """
-    began = time.perf_counter()
-    handled = 0
-    while handled < messages:
-        reply = await client.xreadgroup(GROUP, "bare", {stream: ">"}, count=2 * slots, block=1000)
-        for number, _ in reply[0][1]:
-            await nothing()
-            await client.xack(stream, GROUP, number)
-            handled += 1
-    return time.perf_counter() - began
-
-
-async def runtime(url: str, stream: str, messages: int, slots: int, pipeline: bool) -> float:
+async def run_worker(source: Any, cache: Any, messages: int, slots: int) -> float:
     """A worker runtime, which records an attempt and its end for each message.
 
-    The shutdown, which waits for a receive in progress, is not measured.
+    Returns the seconds until the last message, as the bare loops do: the shutdown, which waits for
+    a receive in progress, is not measured and kept short.
     """
     handled, ended = 0, 0.0
 
@@ -174,47 +155,170 @@ async def runtime(url: str, stream: str, messages: int, slots: int, pipeline: bo
             ended = time.perf_counter()
             worker.stop()
 
-    source = RedisStreamSource(url, stream, group=GROUP, delete_acknowledged=False)
-    cache = AsyncRedisRetryContextCache(url, prefix=stream, pipeline=pipeline)
-    worker = WorkerRuntime(source, handle, name="benchmark", cache=cache, concurrency=slots)
+    worker = WorkerRuntime(
+        source, handle, name="benchmark", cache=cache, concurrency=slots, receive_wait=0.05
+    )
     began = time.perf_counter()
     await worker.run()
     return ended - began
 
 
-async def message_rates(url: str, rounds: int, messages: int) -> dict[str, list[float]]:
-    """Messages a second of each case and number of slots, round by round."""
-    from redis.asyncio import Redis
+class RedisStream:
+    """Messages of a stream of Redis."""
 
+    mark = "messages"
+    column = "commands of the cache"
+    cases: ClassVar = {"separate": "one per round trip", "pipeline": "sent together"}
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def fill(self, messages: int) -> None:
+        """Make a new stream with messages."""
+        from redis.asyncio import Redis
+
+        self.name = f"benchmark:{next(numbers_of_queues)}"
+        client: Any
+        async with Redis.from_url(self.url) as client:
+            await client.delete(self.name)
+            pipeline = client.pipeline(transaction=False)
+            for number in range(messages):
+                pipeline.xadd(self.name, {"body": str(number)})
+            await pipeline.execute()
+            await client.xgroup_create(self.name, GROUP, "0")
+
+    async def bare(self, messages: int, slots: int) -> float:
+        """The documented consumer of redis-py, with the same prefetch; a crash loses no message."""
+        from redis.asyncio import Redis
+
+        client: Any
+        async with Redis.from_url(self.url) as client:
+            await client.ping()
+            began = time.perf_counter()
+            handled = 0
+            while handled < messages:
+                streams = {self.name: ">"}
+                reply = await client.xreadgroup(GROUP, "bare", streams, count=2 * slots, block=1000)
+                for number, _ in reply[0][1]:
+                    await nothing()
+                    await client.xack(self.name, GROUP, number)
+                    handled += 1
+            return time.perf_counter() - began
+
+    async def ours(self, case: str, messages: int, slots: int) -> float:
+        """The runtime; the cache sends each command alone, or those of several tasks together."""
+        source = RedisStreamSource(self.url, self.name, group=GROUP, delete_acknowledged=False)
+        pipeline = case == "pipeline"
+        cache = AsyncRedisRetryContextCache(self.url, prefix=self.name, pipeline=pipeline)
+        return await run_worker(source, cache, messages, slots)
+
+    async def clear(self) -> None:
+        """Delete the stream."""
+        from redis.asyncio import Redis
+
+        async with Redis.from_url(self.url) as client:
+            await client.delete(self.name)
+
+
+TAKE = """
+    UPDATE {name}_bare SET state = 'running' WHERE number IN (
+        SELECT number FROM {name}_bare WHERE state = 'ready' ORDER BY number LIMIT :limit {lock}
+    ) RETURNING number, body"""
+DONE = "UPDATE {name}_bare SET state = 'completed' WHERE number = :number"
+
+
+class Table:
+    """Messages of a table of SQLite or PostgreSQL."""
+
+    column = "database"
+
+    def __init__(self, url: str) -> None:
+        self.url = make_url(url)
+        dialect = self.url.get_backend_name()
+        self.mark = f"messages-{dialect}"
+        self.cases = {"one": {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[dialect]}
+        self._lock = "FOR UPDATE SKIP LOCKED" if dialect == "postgresql" else ""
+        driver = "aiosqlite" if dialect == "sqlite" else "psycopg"
+        self._engine = create_async_engine(self.url.set(drivername=f"{dialect}+{driver}"))
+
+    async def fill(self, messages: int) -> None:
+        """Make new tables with messages: of a job queue, and a plain one."""
+        self.name = f"benchmark_{next(numbers_of_queues)}"
+        await self.clear()
+        plain = (
+            "(number bigint PRIMARY KEY, body text NOT NULL, state text NOT NULL DEFAULT 'ready')"
+        )
+        async with self._queue() as queue, self._engine.begin() as connection:
+            await connection.execute(text(f"CREATE TABLE {self.name}_bare {plain}"))
+            for number in range(messages):
+                await queue.enqueue(number, str(number), connection=connection)
+            rows = [{"number": number, "body": str(number)} for number in range(messages)]
+            insert = f"INSERT INTO {self.name}_bare (number, body) VALUES (:number, :body)"
+            await connection.execute(text(insert), rows)
+
+    def _queue(self) -> JobQueue:
+        return JobQueue(self.url.render_as_string(hide_password=False), prefix=self.name)
+
+    async def bare(self, messages: int, slots: int) -> float:
+        """A loop on one connection, with the same prefetch; a crash loses no message."""
+        take = text(TAKE.format(name=self.name, lock=self._lock))
+        done = text(DONE.format(name=self.name))
+        async with self._engine.connect() as connection:
+            began = time.perf_counter()
+            handled = 0
+            while handled < messages:
+                rows = (await connection.execute(take, {"limit": 2 * slots})).all()
+                await connection.commit()
+                for number, _ in rows:
+                    await nothing()
+                    await connection.execute(done, {"number": number})
+                    await connection.commit()
+                    handled += 1
+            return time.perf_counter() - began
+
+    async def ours(self, case: str, messages: int, slots: int) -> float:
+        """The runtime, with the context cache in the database of the queue."""
+        return await run_worker(SQLSource(self._queue()), None, messages, slots)
+
+    async def clear(self) -> None:
+        """Drop the tables."""
+        async with self._engine.begin() as connection:
+            for each in ("bare", "jobs", "contexts", "meta"):
+                await connection.execute(text(f"DROP TABLE IF EXISTS {self.name}_{each}"))
+        await self._engine.dispose()
+
+
+async def message_rates(
+    queue: RedisStream | Table, rounds: int, messages: int
+) -> dict[str, list[float]]:
+    """Messages a second of each case and number of slots, round by round."""
     rates: dict[str, list[float]] = {}
-    client: Any
-    async with Redis.from_url(url) as client:
-        for number in range(-1, rounds):  # the one before warms up
-            for slots in SLOTS:
-                for name in ("bare", "separate", "pipeline"):
-                    stream = await filled(client, messages)
-                    gc.collect()
-                    if name == "bare":
-                        seconds = await bare_loop(client, stream, messages, slots)
-                    else:
-                        pipeline = name == "pipeline"
-                        seconds = await runtime(url, stream, messages, slots, pipeline)
-                    if number >= 0:
-                        rates.setdefault(f"{name} {slots}", []).append(messages / seconds)
-                    await client.delete(stream)
+    for number in range(-1, rounds):  # the one before warms up
+        for slots in SLOTS:
+            for case in ("bare", *queue.cases):
+                await queue.fill(messages)
+                gc.collect()
+                if case == "bare":
+                    seconds = await queue.bare(messages, slots)
+                else:
+                    seconds = await queue.ours(case, messages, slots)
+                if number >= 0:
+                    rates.setdefault(f"{case} {slots}", []).append(messages / seconds)
+                await queue.clear()
     return rates
 
 
-def message_table(rates: dict[str, list[float]]) -> list[str]:
+def message_table(queue: RedisStream | Table, rates: dict[str, list[float]]) -> list[str]:
     """The rows of the messages, in Markdown: the ratio of the same round, and its spread."""
     rows = [
-        "| slots, cache | bare loop, a second | runtime, a second | ratio | spread |",
+        f"| slots, {queue.column} | loop, messages/s | runtime, messages/s "
+        "| ratio of the rates | range |",
         "|---|---:|---:|---:|---:|",
     ]
     for slots in SLOTS:
         bare = rates[f"bare {slots}"]
-        for name, title in (("separate", "each alone"), ("pipeline", "shared pipeline")):
-            ours = rates[f"{name} {slots}"]
+        for case, title in queue.cases.items():
+            ours = rates[f"{case} {slots}"]
             ratios = sorted(our / base for our, base in zip(ours, bare, strict=True))
             figures = f"{median(bare):,.0f} | {median(ours):,.0f} | {median(ratios):.2f}"
             rows.append(f"| {slots}, {title} | {figures} | {ratios[0]:.2f} to {ratios[-1]:.2f} |")
@@ -224,13 +328,15 @@ def message_table(rates: dict[str, list[float]]) -> list[str]:
 def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__, figures="the nanoseconds, or the messages a second")
-    parser.add_argument("--url", help="a Redis server: measure messages of a stream")
+    parser.add_argument("--url", help="of Redis, SQLite or PostgreSQL: measure messages")
     wanted = parser.parse_args()
     if wanted.url:
-        sizes = (1, 20) if wanted.quick else (5, 5000)
-        rates = asyncio.run(message_rates(wanted.url, *sizes))
-        text = "\n".join([*message_table(rates), "", f"{INTERPRETER}."])
-        show(wanted, "messages", text, rates)
+        is_redis = wanted.url.startswith(("redis:", "rediss:", "unix:"))
+        queue: Any = RedisStream(wanted.url) if is_redis else Table(wanted.url)
+        sizes = (1, 20) if wanted.quick else (5, 5000 if is_redis else 1000)
+        rates = asyncio.run(message_rates(queue, *sizes))
+        rows = "\n".join([*message_table(queue, rates), "", f"{INTERPRETER}."])
+        show(wanted, queue.mark, rows, rates)
         return
     best = asyncio.run(fastest(3 if wanted.quick else 400))
     show(wanted, "workers", "\n".join([*table(best), "", f"{INTERPRETER}."]), best)
