@@ -41,8 +41,9 @@ copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
 html_title = f"retrytemplate {release}"
-html_static_path = []
 html_search_scorer = str(HERE / "_ext" / "search_scorer.js")
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

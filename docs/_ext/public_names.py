@@ -68,6 +68,7 @@ HEADINGS = {
     ),
     "Declarative retry": ("intercept", "recover", "retryable"),
     "Guards": ("Guard",),
+    "Tests": ("is_active", "set_active"),
     "Limits of time": ("AttemptTimeout", "Deadline"),
     "Clock": ("Clock", "SystemClock"),
     "Errors": tuple(sorted(errors.__all__)),
