@@ -23,15 +23,9 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate.demo import (
-    Line,
-    OrdersFile,
-    PricingClient,
-    PricingError,
-    PricingService,
-    ServiceUnavailable,
-    shipped,
-)
+from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
+from retrytemplate.demo.flaky_service import PricingService
+from retrytemplate.demo.orders import Line, OrdersFile, shipped
 
 # 1. Which failures are retryable?  The nearest class in the exception's MRO decides: a
 #    ServiceUnavailable (503) is a PricingError, but a transient one.

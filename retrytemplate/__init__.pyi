@@ -1,5 +1,7 @@
 # The types of the public names; __init__.py imports them on first use.
 
+from retrytemplate._engine.activity import is_active as is_active
+from retrytemplate._engine.activity import set_active as set_active
 from retrytemplate._engine.attempt_timeout import AttemptTimeout as AttemptTimeout
 from retrytemplate._engine.block import Attempts as Attempts
 from retrytemplate._engine.context import RetryContext as RetryContext

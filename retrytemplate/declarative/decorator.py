@@ -102,39 +102,27 @@ def retryable(
     """
     if bare:
         raise MisuseError(f"retryable takes no positional argument, got {bare[0]!r}: {HINT}")
-    if template is None:
-        template = RetryTemplate(
-            _policy(policy, retry_on, not_on, max_attempts),
-            NoBackoff() if backoff is None else backoff,
-            listeners=listeners,
-        )
-        settings = Settings(template, True, recover, key, label)
-    else:
-        given = {
-            "retry_on": retry_on is not None,
-            "not_on": not_on != (),
-            "max_attempts": max_attempts is not None,
+    rules = {
+        "retry_on": retry_on is not None,
+        "not_on": not_on != (),
+        "max_attempts": max_attempts is not None,
+    }
+    if template is not None:
+        others = {
             "backoff": backoff is not None,
             "policy": policy is not None,
             "listeners": listeners not in ((), []),
         }
-        _check_exclusive("template", template, RetryTemplate, given)
-        settings = Settings(template, False, recover, key, label)
-    return settings.decorate
-
-
-def _policy(policy: Any, retry_on: Any, not_on: Any, max_attempts: Any) -> RetryPolicy:
+        _check_exclusive("template", template, RetryTemplate, rules | others)
+        return Settings(template, False, recover, key, label).decorate
     if policy is not None:
-        given = {
-            "retry_on": retry_on is not None,
-            "not_on": not_on != (),
-            "max_attempts": max_attempts is not None,
-        }
-        _check_exclusive("policy", policy, RetryPolicy, given)
-        return policy  # type: ignore[no-any-return]  # it was just checked
-    if retry_on is None:
+        _check_exclusive("policy", policy, RetryPolicy, rules)
+    elif retry_on is None:
         raise MisuseError(HINT)
-    return SimpleRetryPolicy(3 if max_attempts is None else max_attempts, retry_on, not_on)
+    else:
+        policy = SimpleRetryPolicy(3 if max_attempts is None else max_attempts, retry_on, not_on)
+    made = RetryTemplate(policy, NoBackoff() if backoff is None else backoff, listeners=listeners)
+    return Settings(made, True, recover, key, label).decorate
 
 
 def _check_exclusive(name: str, value: Any, kind: type, given: dict[str, bool]) -> None:

@@ -7,6 +7,8 @@ from inspect import Parameter, getattr_static, isfunction, unwrap
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from attrs import define, field
+
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.failure_text import summary, type_name
 from retrytemplate.declarative.annotations import (
@@ -28,6 +30,7 @@ from retrytemplate.errors import ExhaustedRetryError, MisuseError, RecordedFailu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from inspect import Signature
 
     from retrytemplate._engine.context import RetryContext
 
@@ -220,6 +223,7 @@ def _subclass_named(kind: type[Any], name: str) -> type | None:
     return None
 
 
+@define(eq=False, repr=False)
 class PerCallRecovery:
     """The recovery of a function, selected for each call by the failure and the arguments.
 
@@ -231,25 +235,18 @@ class PerCallRecovery:
     :param otherwise: the recovery if no recoverer takes the failure.
     """
 
-    __slots__ = ("asynchronous", "fallback", "fn", "holder", "name", "otherwise", "signature")
+    fn: Any
+    asynchronous: bool = field(default=False, kw_only=True)
+    holder: str | None = field(default=None, kw_only=True)
+    fallback: Any = field(default=None, kw_only=True)  # then its adapter
+    name: str | None = field(default=None, kw_only=True)
+    otherwise: Callable[[RetryContext], Any] | None = field(default=None, kw_only=True)
+    signature: Signature = field(init=False)
 
-    def __init__(
-        self,
-        fn: Any,
-        *,
-        asynchronous: bool = False,
-        holder: str | None = None,
-        fallback: Callable[..., Any] | None = None,
-        name: str | None = None,
-        otherwise: Callable[[RetryContext], Any] | None = None,
-    ) -> None:
-        self.fn = fn
-        self.asynchronous = asynchronous
-        self.holder = holder
-        self.name = name
-        self.otherwise = otherwise
-        self.signature = signature_of(fn)
-        self.fallback = None if fallback is None else ArgumentAdapter(fallback, self.signature, 1)
+    def __attrs_post_init__(self) -> None:
+        self.signature = signature_of(self.fn)
+        if self.fallback is not None:
+            self.fallback = ArgumentAdapter(self.fallback, self.signature, 1)
 
     def for_call(
         self, failure: BaseException | None, function: Any, arguments: tuple[Any, ...]
