@@ -21,21 +21,33 @@ RULES = (
     (re.compile(r"(\bbearer\s+)[\w.~+/=-]+", re.IGNORECASE), rf"\1{HIDDEN}"),
     (
         re.compile(
-            r"""((?:key|token|secret|password)(?:=|["']\s*:\s*))("[^"]*"|'[^']*'|[^\s&;,)\]}]+)""",
+            r"""(\bauthorization["']? ?[:=] ?["']?(?:basic |bearer )?)[^\s"'&;,)\]}]+""",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    # A colon without quotes only where the name says enough: "no such key: order-17" is no secret.
+    (
+        re.compile(
+            r"""((?:(?:key|token|secret|password|passwd|pwd)(?: ?= ?|["']\s*:\s*)"""
+            r"""|(?:secret|password|passwd|[-_](?:key|token)) ?: ?))"""
+            r"""("[^"]*"|'[^']*'|[^\s&;,)\]}]+)""",
             re.IGNORECASE,
         ),
         rf"\1{HIDDEN}",
     ),
 )
 # Part of each text that a rule changes; most texts have none.
-HINT = re.compile("://|bearer|key|token|secret|password", re.IGNORECASE)
+HINT = re.compile("://|bearer|authorization|key|token|secret|passw|pwd", re.IGNORECASE)
 
 
 def REDACT(text: str) -> str:
     """Hide secrets in a text, and cut it at 8 KiB: the default redaction of an observer.
 
-    Hidden are passwords in URLs, bearer tokens, and the values after ``key=``, ``token=``,
-    ``secret=`` and ``password=``, also as the end of a longer name and in JSON.
+    Hidden are passwords in URLs, bearer tokens, the value of ``Authorization``, and the values
+    after ``key=``, ``token=``, ``secret=``, ``password=``, ``passwd=`` and ``pwd=``, also as the end
+    of a longer name and in JSON.  So are those after ``secret:``, ``password:``, ``-key:`` and
+    ``-token:``.
 
     >>> REDACT("postgresql://ada:pass@db/shop: api_key=17 is wrong")
     'postgresql://ada:***@db/shop: api_key=*** is wrong'

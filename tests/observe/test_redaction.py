@@ -21,6 +21,17 @@ from retrytemplate.observe.redaction import redact_text
         ("no such key: order-17", "no such key: order-17"),
         ("http://host:80/path@2", "http://host:80/path@2"),
         ("token=", "token="),
+        ("password: s3 for ada", "password: *** for ada"),
+        ("token = s3, key = 17", "token = ***, key = ***"),
+        ("X-Auth-Token: s3", "X-Auth-Token: ***"),
+        ("x-api-key: s3", "x-api-key: ***"),
+        ("client_secret : 's 3'", "client_secret : ***"),
+        ("passwd=s3 pwd=s4", "passwd=*** pwd=***"),
+        ("Authorization: Basic YWRhOnMz", "Authorization: Basic ***"),
+        ("{'Authorization': 'Basic YWRhOnMz'}", "{'Authorization': 'Basic ***'}"),
+        ("authorization=s3", "authorization=***"),
+        ("Unexpected token: }", "Unexpected token: }"),
+        ("a basic error", "a basic error"),
     ],
 )
 def test_secrets_are_hidden(text, shown):
@@ -39,7 +50,11 @@ def test_secret_across_the_cut_is_hidden():
         assert "secret" not in REDACT(text)
 
 
-@pytest.mark.parametrize("text", ["://:" * 4000, "key='" * 3000, "bearer " * 2000, "://a:" * 3000])
+@pytest.mark.parametrize(
+    "text",
+    ["://:" * 4000, "key='" * 3000, "bearer " * 2000, "://a:" * 3000]
+    + ["authorization: " * 2000, "password : " * 2000, "token  " * 2000],
+)
 def test_repeated_beginnings_take_linear_time(text):
     assert len(REDACT(text)) <= 8192
 
