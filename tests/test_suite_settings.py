@@ -68,7 +68,7 @@ def test_skipped_test_fails_a_parallel_run_in_ci(green):
 
 # Where a leftover stays, its test waits to the end of the limits.
 FAILING = """
-import pytest, socket, subprocess, sys, threading, warnings
+import os, pytest, socket, subprocess, sys, threading, warnings
 from tests.support import leftovers
 SOON, leftovers.SOON, leftovers.CLOSING = leftovers.SOON, 0.2, 0.2
 kept = []
@@ -82,6 +82,9 @@ def test_thread():
     threading.Thread(target=kept[-1].wait, name="left", daemon=True).start()
 def test_process():
     kept.append(subprocess.Popen(["sleep", "1000"]))
+def test_killed():
+    with pytest.raises(ProcessLookupError):
+        os.kill(kept[-1].pid, 0)
 def test_grandchild():
     child = "import subprocess; subprocess.Popen(['sleep', '1000'])"
     subprocess.run([sys.executable, "-W", "ignore", "-c", child], check=True)
@@ -131,7 +134,7 @@ def test_leftover_of_a_test_fails_it(failures):
     assert "ResourceWarning: unclosed <socket.socket" in output
     assert re.search(r"the open '/.*/test_it.py'\n", output)
     assert re.search(r"the open 'socket:.*'\n", output)
-    assert {name for _, name in outcomes}.isdisjoint(["shared_file", "nothing"])
+    assert {name for _, name in outcomes}.isdisjoint(["killed", "shared_file", "nothing"])
 
 
 def test_example_with_another_result_fails(failures):

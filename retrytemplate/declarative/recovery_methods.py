@@ -63,9 +63,9 @@ def recover(method: F) -> F:
     Of several, the one with the most specific exception class is called.  Its return type must be
     compatible with the failing method's: the same, a base or a subclass; if one has the same type,
     only those with the same type are candidates.  A coroutine function recovers coroutine functions
-    only.  Of equally specific ones the first is called, unless a later one takes exactly the
-    arguments of the call and their types.  If none takes the failure, the original exception object
-    is raised.
+    only.  Of equally specific ones the first is called, unless later ones take exactly the
+    arguments of the call and their types: then the last of these.  If none takes the
+    failure, the original exception object is raised.
 
     A subclass may override a recoverer (None removes it); it need not be marked again.
 

@@ -45,8 +45,8 @@ def REDACT(text: str) -> str:
     """Hide secrets in a text, and cut it at 8 KiB: the default redaction of an observer.
 
     Hidden are passwords in URLs, bearer tokens, the value of ``Authorization``, and the values
-    after ``key=``, ``token=``, ``secret=``, ``password=``, ``passwd=`` and ``pwd=``, also as the end
-    of a longer name and in JSON.  So are those after ``secret:``, ``password:``, ``-key:`` and
+    after ``key=``, ``token=``, ``secret=``, ``password=``, ``passwd=`` and ``pwd=``, also as the
+    end of a longer name and in JSON.  So are those after ``secret:``, ``password:``, ``-key:`` and
     ``-token:``.
 
     >>> REDACT("postgresql://ada:pass@db/shop: api_key=17 is wrong")

@@ -274,7 +274,7 @@ def test_attempt_that_returns_after_a_rollback_of_its_end_is_misuse(store, ends,
     for _ in range(failures):
         with pytest.raises(ZeroDivisionError):
             template.execute(lambda context: 1 / 0, state=state)
-    with pytest.raises(MisuseError, match=r"of complete_in\(\) was rolled back: .* as it was"):
+    with pytest.raises(MisuseError, match=r"of complete_in\(\) was rolled back: .* not counted"):
         template.execute(lambda context: ends(store.engine, context), state=state)
     row = store.row(template.scoped_key("m1"))
     assert row is None if not failures else row["worker"] is None

@@ -52,8 +52,15 @@ def test_secret_across_the_cut_is_hidden():
 
 @pytest.mark.parametrize(
     "text",
-    ["://:" * 4000, "key='" * 3000, "bearer " * 2000, "://a:" * 3000]
-    + ["authorization: " * 2000, "password : " * 2000, "token  " * 2000],
+    [
+        "://:" * 4000,
+        "://a:" * 3000,
+        "key='" * 3000,
+        "bearer " * 2000,
+        "token  " * 2000,
+        "password : " * 2000,
+        "authorization: " * 2000,
+    ],
 )
 def test_repeated_beginnings_take_linear_time(text):
     assert len(REDACT(text)) <= 8192

@@ -188,7 +188,7 @@ class Steps:
         if (yield self._release_order(claim)):
             raise MisuseError(
                 f"{claim.key!r}: the transaction of complete_in() was rolled back: commit it, or "
-                "let an error leave the callback; the key is left as it was"
+                "let an error leave the callback; the attempt is not counted"
             )
 
     def release(self, claim: SQLClaim) -> Operation[None]:

@@ -170,7 +170,8 @@ DEFAULTS = OptionalNameClassifier(
 class FailureKinds(CodeClassifier):
     """Classifies failures by kind, by the codes that databases, HTTP and systems document.
 
-    The codes given here win over the defaults; their form is that of a ``CodeClassifier``.
+    The classes, names and codes given here win over the defaults; the form of the codes is that of
+    a ``CodeClassifier``.
     Of a group the worst counts.  Causes are looked at from the outside in.
 
     :param rules: exception classes and their kinds.

@@ -110,9 +110,9 @@ def describe(layer: Any) -> str:
     if template.attempt_timeout is not None and not isinf(template.attempt_timeout.seconds):
         parts.append(_limited(template.attempt_timeout))
     if template.guards:
-        parts.append(f"asking {', '.join(map(label, template.guards))}")
+        parts.append(f"guarded by {', '.join(map(label, template.guards))}")
     if layer.recovery is not None:
-        parts.append("then a recovery answers")
+        parts.append("then the recovery")
     return "; ".join(parts)
 
 

@@ -281,7 +281,7 @@ def _fallback_inside(layers: Layers, _: Any) -> Iterator[str]:
         if fallback is not None:
             yield (
                 f"{label(fallback)} answers at the first failure: {label(template)} never "
-                "sees it, and never tries again"
+                "sees it, and never retries"
             )
             return
 
@@ -302,7 +302,7 @@ def _rejections(layers: Layers, _: Any) -> Iterator[str]:
         refusal = CircuitOpenError("to see", name="to see", retry_after=1.0)
         if policy.matches_library_error(refusal) and is_retried(policy, refusal):
             yield (
-                f"{label(layer)} tries again when {label(guard)} rejects a call, without a "
+                f"{label(layer)} retries when {label(guard)} rejects a call, without a "
                 "look at when it is worth it"
             )
 
@@ -313,7 +313,7 @@ def _no_jitter(layers: Layers, _: Any) -> Iterator[str]:
         backoff = layer.template.backoff.resolved()
         if has_jitter(backoff) is False:
             how = "does not wait" if backoff.never_waits else "always waits the same"
-            yield f"{label(layer)} {how}: callers that fail together come back together"
+            yield f"{label(layer)} {how}: callers that fail at the same time retry at the same time"
 
 
 @_rule("retries-all-exceptions", "Name in retry_on what may go away by itself")

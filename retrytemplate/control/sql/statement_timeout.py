@@ -175,7 +175,7 @@ class StatementLimit:
         limit = self._lock_seconds if kind == LOCK else self._seconds
         if kind is None or time.monotonic() - self._began < limit:
             return  # another limit has cancelled it
-        message = f"the database cut a statement after {limit:.3g} seconds"
+        message = f"the database cancelled a statement after {limit:.3g} seconds"
         deadline = Deadline.current() if self.deadline is None else self.deadline
         if limit == self._left and deadline is not None:
             raise deadline.error(f"{message}: no more were left") from exception

@@ -46,7 +46,7 @@ OVERFLOWS = INSTRUMENTS["label.overflows"]
 
 
 class InMemoryMetrics:
-    """Counts and durations of this process since its start, and their history.
+    """Counts and durations of this process since the object was made, and their history.
 
     Counters and histograms have totals per minute for 6 hours, and per hour for 30 days.  Any
     thread may use the object.  In a child process all values begin at zero.

@@ -48,10 +48,10 @@ def cancel_reason() -> CancelReason:
     """The reason of the cancellation in progress in this task.
 
     Call it where the cancellation is handled: in ``except`` or ``finally``.  The tasks that a task
-    starts see its reason, too.  A ``Deadline``, a ``Timeout`` and an attempt timeout cancel with
-    ``CancelReason.DEADLINE_EXCEEDED``, also in a task that no ``TaskSupervisor`` started; so does a
-    deadline of trio 0.31 or later.  ``CancelReason.MANUAL`` if no reason is known, as for a plain
-    ``task.cancel()``.
+    starts see its reason, too, but those that ``TaskSupervisor.start`` starts.  A ``Deadline``,
+    a ``Timeout`` and an attempt timeout cancel with ``CancelReason.DEADLINE_EXCEEDED``, also in a
+    task that no ``TaskSupervisor`` started; so does a deadline of trio 0.31 or later.
+    ``CancelReason.MANUAL`` if no reason is known, as for a plain ``task.cancel()``.
 
     >>> import asyncio
     >>> from retrytemplate.workers import TaskSupervisor

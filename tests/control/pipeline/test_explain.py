@@ -145,12 +145,12 @@ def test_good_pipeline_is_explained_in_order_without_warnings():
         (
             template(9, FixedBackoff(2), attempt_timeout=0.8, guards=[RetryBudget(name="all")]),
             "up to 9 attempts, after Down; waiting 2, 2, 2 s ...; asynchronous attempts are "
-            "cancelled after 0.8 s; asking RetryBudget 'all'",
+            "cancelled after 0.8 s; guarded by RetryBudget 'all'",
         ),
         (
             RetryTemplate(TimeoutRetryPolicy(9), FixedBackoff(2)).bind(recovery=lambda context: 1),
             "attempts without a limit, by TimeoutRetryPolicy(timeout=9); waiting 2, 2, 2 s ...; "
-            "then a recovery answers",
+            "then the recovery",
         ),
         (
             template(3, RetryAfterBackoff(FixedBackoff(2), give_up_above=60)),
@@ -351,7 +351,7 @@ def test_attempt_duration_is_part_of_the_warnings():
 @pytest.mark.statement("S3-21")
 @pytest.mark.parametrize("backoff", [FixedBackoff(1.0), ExponentialBackoff(0.1), NoBackoff()])
 def test_retry_without_jitter_is_warned_of(backoff):
-    assert "callers that fail together come back together" in reason(
+    assert "callers that fail at the same time retry at the same time" in reason(
         "no-jitter", LIMIT, template(3, backoff)
     )
 

@@ -32,7 +32,7 @@ ENDLESS = text(
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 )
 SLEEPS = text("SELECT pg_sleep(60)")
-CUT = "the database cut a statement after 0.02 seconds"
+CUT = "the database cancelled a statement after 0.02 seconds"
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _add_run(verbs: Any) -> None:
     running = verbs.add("run", "run or resume the step of a file", RUN_EPILOG)
-    add_step(running, "use run_async(); needed if only the reader is asynchronous")
+    add_step(running, "use run_async(), if asynchronous components are not detected")
     add = running.add_argument
     add(
         "--parameter",
