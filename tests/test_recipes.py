@@ -234,7 +234,7 @@ def test_httpx_program_reports_a_retry_after_that_is_too_long(recipe, upstream):
     upstream.script("/orders", (503, {"Retry-After": "60"}))
     code, output, messages = recipe("httpx.md").run("orders.py", upstream.url, "A")
     assert (code, output) == (1, "")
-    assert "no confirmation: HTTPStatusError" in messages
+    assert "unconfirmed: HTTPStatusError" in messages
     assert messages.endswith("; retry after 60 s\n")
     assert len(sent(upstream, "/orders", "Idempotency-Key")) == 1
 
