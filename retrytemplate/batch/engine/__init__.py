@@ -15,13 +15,13 @@ Who may write what:
 A chunk in progress is in one of these states.  The last column is the state in which the next
 process continues, if the process is killed before the transaction of the row is committed:
 
-| state | event | in the transaction | journal afterwards | after a kill |
+| state | event | in the transaction | checkpoint afterwards | after a kill |
 |---|---|---|---|---|
 | WAITING | the gate is entered | gate entered | gate entered | WAITING |
 | READING | the reader has items | no transaction | unchanged | ISOLATING |
 | READING | the reader has no more items | the end of the run | unchanged | ISOLATING |
 | PROCESSING | an item succeeds or is skipped | no transaction | unchanged | ISOLATING |
-| PROCESSING | an item fails, not skippable | counts, dead letters | failed pending | ISOLATING |
+| PROCESSING | an item fails, not skippable | counts, dead letters | in `pending` | ISOLATING |
 | WRITING | the write commits | items, counts, dead letters | next position | ISOLATING |
 | WRITING | the write fails, one item | counts and its dead letter | next position | ISOLATING |
 | WRITING | the write fails, several items | rolled back | unchanged | ISOLATING |
