@@ -310,7 +310,7 @@ class RateLimitStoreError(RetryError):
     """The store of a shared rate limiter is unavailable, or its record cannot be read.
 
     Raised by a rate limiter with ``on_store_error="raise"`` before a call, which is not made then,
-    and by its ``pause``.  Call again when the store is available.
+    and by its ``pause`` and ``snapshot``.  Call again when the store is available.
     """
 
 
