@@ -21,7 +21,9 @@ RULES = (
     (re.compile(r"(\bbearer\s+)[\w.~+/=-]+", re.IGNORECASE), rf"\1{HIDDEN}"),
     (
         re.compile(
-            r"""(\bauthorization["']? ?[:=] ?["']?(?:basic |bearer )?)[^\s"'&;,)\]}]+""",
+            # Two words, since the first may be a scheme: ``Token s3``.
+            r"""(\bauthorization["']? ?[:=] ?["']?(?:basic |bearer )?)"""
+            r"""(?:[\w-]+ )?[^\s"'&;,)\]}]+""",
             re.IGNORECASE,
         ),
         rf"\1{HIDDEN}",

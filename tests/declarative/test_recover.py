@@ -195,6 +195,23 @@ def test_later_recoverer_with_matching_arguments_is_called():
     assert Equal().call([], 2) == "first"
 
 
+def test_last_of_the_recoverers_with_matching_arguments_is_called():
+    class Equal(Service):
+        @recover
+        def first(self, error: RemoteError, one: int):
+            return "first"
+
+        @recover
+        def second(self, error: RemoteError, one: int, two: Optional[int]):  # noqa: UP045  # as above
+            return "second"
+
+        @recover
+        def third(self, error: RemoteError, one: int, two: Optional[int]):  # noqa: UP045  # as above
+            return "third"
+
+    assert Equal().call(1, 2) == "third"
+
+
 # -- the arguments ------------------------------------------------------------------------------
 
 

@@ -30,6 +30,8 @@ from retrytemplate.observe.redaction import redact_text
         ("Authorization: Basic YWRhOnMz", "Authorization: Basic ***"),
         ("{'Authorization': 'Basic YWRhOnMz'}", "{'Authorization': 'Basic ***'}"),
         ("authorization=s3", "authorization=***"),
+        ("Authorization: Token s3", "Authorization: ***"),
+        ("{'Authorization': 'ApiKey s3', 'n': 1}", "{'Authorization': '***', 'n': 1}"),
         ("Unexpected token: }", "Unexpected token: }"),
         ("a basic error", "a basic error"),
     ],

@@ -99,6 +99,32 @@ def test_tasks_that_a_task_starts_see_its_reason(loop, clock):
     assert seen == ["server_shutdown"] * 2
 
 
+def test_task_that_a_task_starts_at_the_supervisor_does_not_see_its_reason(loop, clock):
+    seen = []
+
+    async def other(ends):
+        await ends.wait()
+        seen.append(cancel_reason())
+
+    async def main():
+        async with TaskSupervisor(clock=clock) as supervisor:
+            ends = loop.event()
+
+            async def work():
+                supervisor.start(other, ends)
+                await loop.forever()
+
+            task = supervisor.start(work)
+            await clock.sleep_async(1)
+            task.cancel(CancelReason.CLIENT_DISCONNECTED)
+            await clock.sleep_async(1)
+            ends.set()
+            await clock.sleep_async(1)
+
+    loop.run_virtually(main, clock)
+    assert seen == [CancelReason.MANUAL]
+
+
 def test_plain_cancel_of_a_task_without_a_supervisor_is_manual():
     seen = []
 
