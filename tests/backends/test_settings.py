@@ -27,6 +27,7 @@ from retrytemplate import (
 from retrytemplate._internal.validation import SECONDS
 from retrytemplate.testing import run_trio
 from tests.backends.conftest import failing
+from tests.support.polling import has_no_driver_thread, wait_until
 
 FILE = "sqlite:///retry.db"
 SERVER = "redis://localhost"
@@ -330,6 +331,7 @@ def test_asynchronous_cache_works_in_a_new_loop_without_close(store, then):
 
     assert asyncio.run(go_on()).fence > first.fence
     gc.collect()
+    wait_until(has_no_driver_thread)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """A store that is unreachable, or holds an unreadable record."""
 
-import asyncio
 import pickle
-import threading
 
 import pytest
 from redis import RedisError
@@ -19,6 +17,7 @@ from retrytemplate.testing import Recorder
 from tests.backends.conftest import failing
 from tests.support import postgres
 from tests.support.cache_kinds import awaited, blocking
+from tests.support.polling import driver_has_ended
 
 KEY = "charge/s:order-17"
 
@@ -45,13 +44,6 @@ async def test_asynchronous_step_names_the_unavailable_store(nowhere):
             await cache.begin(KEY, worker="one")
         assert isinstance(caught.value.__cause__, (DBAPIError, RedisError))
     await driver_has_ended()
-
-
-async def driver_has_ended():
-    """aiosqlite does not wait for the thread of a connection that failed; it needs the loop."""
-    async with asyncio.timeout(20):
-        while any("_connection_worker" in each.name for each in threading.enumerate()):
-            await asyncio.sleep(0.001)  # an unknown thread cannot be joined
 
 
 def test_callback_is_not_called_when_the_store_is_unavailable(nowhere):

@@ -18,6 +18,7 @@ from retrytemplate.workers import (
 )
 from retrytemplate.workers.testing import LeasedMemoryCache
 from tests.support.fork_server import processes
+from tests.support.polling import driver_has_ended
 from tests.support.queue_worker import (
     acknowledge_with_the_work,
     run_until_settled,
@@ -240,6 +241,7 @@ async def test_unreachable_cache_is_in_no_common_database(shared_sqlite):
         url = "sqlite:////nowhere/retry.db"
         async with AsyncSQLRetryContextCache(url) as cache:
             assert not await SQLSource(jobs).shares_database(cache)
+    await driver_has_ended()
 
 
 async def test_run_leaves_no_connection_of_its_queue_open(tmp_path):
