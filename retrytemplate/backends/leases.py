@@ -167,15 +167,27 @@ class RenewingThread(_Renewer):
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim until it is dropped."""
         with self._lock:
-            due = self._leases.add(claim, self._monotonic())
-            if self._thread is None:
-                thread = threading.Thread(
-                    target=self._run, name="retrytemplate-leases", daemon=True
-                )
-                thread.start()  # it waits for the lock
-                self._thread = thread
-            elif due < self._next_wakeup:
+            leases = self._leases
+            if leases.add(claim, self._monotonic()) < self._next_wakeup:
                 self._changed.notify()
+            is_first = self._thread is None
+        if is_first:
+            # Without the lock: finalizers may run in the new thread, and wait, before it has begun.
+            thread = threading.Thread(
+                target=self._run, args=(leases,), name="retrytemplate-leases", daemon=True
+            )
+            thread.start()
+            if not self._renews(thread, leases):
+                thread.join()  # another one was first: this one ends at once
+
+    def _renews(self, thread: threading.Thread, leases: Leases) -> bool:
+        """Whether this thread is the one that renews these leases: it is the first for them."""
+        with self._lock:
+            if leases is not self._leases:
+                return False
+            if self._thread is None:
+                self._thread = thread
+            return self._thread is thread
 
     def drop(self, claim: Claim) -> None:
         """Stop the renewal of this claim."""
@@ -191,19 +203,19 @@ class RenewingThread(_Renewer):
         if thread is not None:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, leases: Leases) -> None:
         while True:
             with self._lock:
-                due = self._wait()
+                due = self._wait(leases)
             if due is None:
                 return
             self._end_left()
             for claim in due:
                 self._renew_one(claim)
 
-    def _wait(self) -> list[LeasedClaim] | None:
+    def _wait(self, leases: Leases) -> list[LeasedClaim] | None:
         """The claims that are due, after a wait if there are none; None: the thread must end."""
-        if self._thread is not threading.current_thread():
+        if not self._renews(threading.current_thread(), leases):
             return None
         now = self._monotonic()
         due = self._leases.due_for_renewal(now)

@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -201,6 +202,38 @@ def test_shorter_lease_is_renewed_before_an_earlier_longer_one(clock, threads):
     renewer.stop()
 
 
+def test_finalizer_in_the_starting_thread_does_not_wait_for_the_starter(
+    clock, threads, monkeypatch
+):
+    """The garbage collector runs in a new thread, too, before ``Thread.start`` returns."""
+    renewer = RenewingThread(Renewals(), clock.monotonic, nothing)
+    claim = held()
+
+    class Starting(threading.Thread):
+        def start(self):
+            finalizer = RealThread(target=renewer.drop, args=(claim,), daemon=True)
+            finalizer.start()
+            finalizer.join(PATIENCE)
+            assert not finalizer.is_alive()
+            super().start()
+
+    RealThread = threading.Thread
+    monkeypatch.setattr(threading, "Thread", Starting)
+    renewer.add(claim)
+    assert not renewer._leases.has(claim)
+    renewer.stop()
+
+
+def test_claims_of_several_threads_start_one_thread(clock, threads):
+    renewer = RenewingThread(Renewals(), clock.monotonic, nothing)
+    claims = [held(number) for number in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(renewer.add, claims))
+    assert [each.name for each in threads()] == ["retrytemplate-leases"]
+    assert all(renewer._leases.has(claim) for claim in claims)
+    renewer.stop()
+
+
 def test_renewing_thread_runs_from_first_claim_until_close(store, threads):
     cache = store.cache()
     cache.peek(KEY)
@@ -311,10 +344,10 @@ async def test_asynchronous_cache_renews_its_leases_in_the_store(store, clock):
     async with store.async_cache(clock=clock) as cache:
         claim = await cache.begin(KEY, worker="one")
         store.age(29)
-        before = claim.lease_until
+        aged = store.row(KEY)["lease_until"]
         pass_time(cache._renewer, clock, 10)
         async with asyncio.timeout(PATIENCE):
-            while claim.lease_until == before:
+            while store.row(KEY)["lease_until"] < aged + 28:
                 await asyncio.sleep(0.002)  # a renewal in the server gives no event
         assert await cache.holds(claim)
 
