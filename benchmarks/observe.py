@@ -290,12 +290,14 @@ def main() -> None:
     ]
     rows, figures = [], {}
     for group in groups:
-        base = next(iter(group.values()))
+        base = next(iter(group))
         for name, nanoseconds in group.items():
             if name not in figures:
                 figures[name] = nanoseconds
-                rows.append(f"| {name} | {nanoseconds / 1000:,.2f} | {nanoseconds / base:.2f} |")
-    head = ["| cell | µs | relative to the first cell of its group |", "|---|---:|---:|"]
+                to = "" if name == base else base
+                ratio = nanoseconds / group[base]
+                rows.append(f"| {name} | {nanoseconds / 1000:,.2f} | {ratio:.2f} | {to} |")
+    head = ["| case | µs | ratio | relative to |", "|---|---:|---:|---|"]
     show(wanted, "observe", "\n".join([*head, *rows, "", f"{INTERPRETER}."]), figures)
 
 
