@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GOAL = 0.3
-"""Microseconds of a guard that lets pass."""
+"""Microseconds of a guard that admits a call."""
 
 REASON = "to see what a check costs"
 SECONDS = 0.004  # of a round
@@ -100,8 +100,8 @@ def remark(found: dict[str, dict[str, float]]) -> str:
     """What stands below the table."""
     passing = [f"guard, {what} is stopped" for what in ("nothing", "something else")]
     slowest = max(each[title] for each in found.values() for title in passing)
-    verdict = "within" if round(slowest, 2) <= GOAL else "over"
-    return f"A guard that lets pass is {verdict} its goal, {GOAL:g} µs. {INTERPRETER}."
+    verdict = "reached" if round(slowest, 2) <= GOAL else "not reached"
+    return f"The goal of a guard that admits a call is {GOAL:g} µs: {verdict}. {INTERPRETER}."
 
 
 def main() -> None:
