@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.validation import check_at_least_one, check_delay
 from retrytemplate.testing.clock import VirtualClock
-from retrytemplate.workers.testing.faults import Faults, StallingLoop
+from retrytemplate.workers.testing.faults import ERRORS, Faults, StallingLoop
 from retrytemplate.workers.testing.invariants import ClusterReport, Observations
 from retrytemplate.workers.testing.memory_cache import LeasedMemoryCache
 from retrytemplate.workers.testing.memory_source import MemoryQueue
@@ -101,6 +102,7 @@ class SimulatedCluster:
         self._runs: set[asyncio.Task[Any]] = set()
         self._is_over = False
         self._stopping: set[WorkerRuntime] = set()
+        self._error: BaseException | None = None
 
     def at(self, time: float, call: Callable[[], None]) -> None:
         """Call a function at a virtual time, in seconds from the start."""
@@ -189,6 +191,8 @@ class SimulatedCluster:
             self._schedule_crash()
         while len(self.queue) and self.clock.monotonic() < timeout:
             await asyncio.sleep(0.5)
+            if self._error is not None:
+                raise self._error
             self._check_tasks()
             self.seen.sample(self.clock.monotonic(), bool(self.queue._ready))
         self._is_over = True
@@ -212,6 +216,8 @@ class SimulatedCluster:
                     self.seen.violated("I9", f"worker {worker.number} has {alive} tasks")
 
     def _start(self, number: int) -> None:
+        if self._is_over:
+            return
         self.starts += 1
         worker = self.workers[number] = SimulatedWorker(self, number)
         runtime = self._factory(worker)
@@ -223,14 +229,20 @@ class SimulatedCluster:
             CURRENT_WORKER.reset(token)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
-        task.add_done_callback(lambda _: self._restart(worker), context=Context())
+        task.add_done_callback(partial(self._restart, worker), context=Context())
 
-    def _restart(self, worker: SimulatedWorker) -> None:
-        """Start a worker again that was stopped in order."""
-        if worker.runtime in self._stopping and worker.is_alive and not self._is_over:
+    def _restart(self, worker: SimulatedWorker, run: asyncio.Task[Any]) -> None:
+        """Start a worker again that was stopped in order, or that an outage has ended."""
+        if not worker.is_alive or self._is_over or run.cancelled():
+            return
+        worker.is_alive = False  # nothing crashes it any more
+        error = run.exception()
+        if worker.runtime in self._stopping or isinstance(error, tuple(ERRORS.values())):
             self._loop.call_later(
                 self._restart_after, self._start, worker.number, context=Context()
             )
+        elif error is not None:
+            self._error = error
 
     def crash(self, worker: SimulatedWorker, key: Any = None) -> None:
         """Crash a worker: nothing that it does has an effect from now on.

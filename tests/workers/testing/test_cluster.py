@@ -78,6 +78,15 @@ def test_outage_loses_no_message_and_attributes_nothing(part):
     assert not report.attributed
 
 
+def test_worker_that_starts_in_an_outage_of_the_queue_is_started_again():
+    cluster = SimulatedCluster(factory(set()), workers=1, seed=5)
+    cluster.outage("queue", 1.0, 20.0)
+    cluster.at(2.0, cluster.crash_random)
+    report = cluster.run(200)
+    report.raise_for_violations()
+    assert report.remaining == 0
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", ["begin", "succeed", "fail", "release", "acknowledge"])
 def test_crash_at_a_step_loses_no_message_and_attributes_nothing(step, after):
