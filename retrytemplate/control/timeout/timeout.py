@@ -82,8 +82,8 @@ class Timeout(Observed, StrategyBase):
     :param on_late_result: how the value of a call is used that returned after the limit, because
         nothing could cancel it.  ``"return"``, the default: it is returned, and wins over
         ``on_timeout``; the overrun is logged as a warning and reported as a ``TimedOut`` with
-        ``abandoned=False``.  ``"discard"``: ``DeadlineExceededError``; for calls that may be
-        repeated.
+        ``abandoned=False``.  ``"discard"``: ``DeadlineExceededError``, also with ``on_timeout``;
+        for calls that may be repeated.
     :param clock: measures.
     :raises ValueError: ``seconds`` is not above 0, ``floor`` is below 0, or ``on_late_result`` is
         another text.
@@ -147,7 +147,7 @@ class Timeout(Observed, StrategyBase):
         :raises DeadlineExceededError: something in the call kept to the limit and gave up, or its
             late value is discarded.
         """
-        deadline = self._deadline._unstarted_copy()
+        deadline, is_late = self._deadline._unstarted_copy(), False
         try:
             with deadline:
                 try:
@@ -158,14 +158,15 @@ class Timeout(Observed, StrategyBase):
                         raise _error(exc, deadline) from exc
                     raise
                 elapsed = deadline.elapsed()
-                if elapsed > deadline.granted:
+                is_late = elapsed > deadline.granted
+                if is_late:
                     self._check_late(deadline, elapsed)
         except DeadlineExceededError as error:
             self._notify_timed_out(_operation(fn, *args), deadline, error)
-            if self._has_no_substitute(deadline):
+            if is_late or self._has_no_substitute(deadline):
                 raise
             return self._substitute()
-        if elapsed > deadline.granted:
+        if is_late:
             self._report_overrun(_operation(fn, *args), deadline, elapsed)
         return value
 
@@ -179,7 +180,7 @@ class Timeout(Observed, StrategyBase):
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            deadline = self._deadline._unstarted_copy()
+            deadline, is_late = self._deadline._unstarted_copy(), False
             try:
                 async with deadline:
                     try:
@@ -191,14 +192,15 @@ class Timeout(Observed, StrategyBase):
                             raise _error(exc, deadline) from exc
                         raise
                     elapsed = deadline.elapsed()
-                    if elapsed > deadline.granted:
+                    is_late = elapsed > deadline.granted
+                    if is_late:
                         self._check_late(deadline, elapsed)
             except DeadlineExceededError as error:
                 self._notify_timed_out(_operation(fn, *args), deadline, error)
-                if self._has_no_substitute(deadline):
+                if is_late or self._has_no_substitute(deadline):
                     raise
                 return self._substitute()
-            if elapsed > deadline.granted:
+            if is_late:
                 self._report_overrun(_operation(fn, *args), deadline, elapsed)
             return value
 

@@ -177,6 +177,19 @@ def test_late_value_that_is_discarded_is_an_error_of_unknown_outcome(runs, clock
     assert [event.abandoned for event in listener.events] == [True, True]
 
 
+@runs
+def test_substitute_does_not_replace_a_discarded_value(runs, clock):
+    limited = Timeout(2.0, on_late_result="discard", on_timeout="other", clock=clock)
+    with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds"):
+        limited.call(clock.advance, 2.5)
+
+    async def main():
+        with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds"):
+            await limited.call_async(clock.advance, 3.0)
+
+    runs(main, clock)
+
+
 def test_outer_deadline_discards_no_value_of_a_discarding_timeout(clock):
     limited = Timeout(2.0, on_late_result="discard", clock=clock)
     with Deadline(1.5, clock=clock):
