@@ -149,7 +149,7 @@ class Deadline:
             else self._monotonic_source.now() - self._until + self.granted
         )
 
-    def fits(self, delay: float = 0.0) -> bool:
+    def fits(self, delay: Seconds = 0.0) -> bool:
         """Whether a step that begins after *delay* seconds has at least the floor left.
 
         >>> deadline = Deadline(2.0, floor=0.5)
@@ -158,21 +158,22 @@ class Deadline:
         """
         return self.remaining_after(delay) > 0
 
-    def remaining_after(self, delay: float = 0.0) -> float:
+    def remaining_after(self, delay: Seconds = 0.0) -> float:
         """The remaining seconds after *delay* seconds; 0 if less than the floor.
 
         >>> deadline = Deadline(2.0, floor=0.5)
         >>> deadline.remaining_after(1.0), deadline.remaining_after(1.6)
         (1.0, 0.0)
         """
+        seconds: float = delay if type(delay) is float else to_seconds(delay)
         until, outer = self._until, self._outer
         left: float = (
             self.seconds if until is None else until - self._monotonic_source.now()
-        ) - delay
+        ) - seconds
         if (
             left > 0.0
             and left >= self.floor
-            and (outer is None or outer.remaining_after(delay) > 0.0)
+            and (outer is None or outer.remaining_after(seconds) > 0.0)
         ):
             return left
         return 0.0

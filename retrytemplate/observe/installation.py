@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import frozen
 
 from retrytemplate._internal.imports import extra
-from retrytemplate._internal.validation import check_delay, check_flag, to_tuple
+from retrytemplate._internal.validation import check_flag, read_seconds, to_tuple
 from retrytemplate.errors import MisuseError
 from retrytemplate.listeners.defaults import add_default, remove_default
 from retrytemplate.observe.instruments.base import MAX_LABEL_VALUES
@@ -32,6 +32,7 @@ from retrytemplate.observe.sinks.structured_log import StructlogSink
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.observe.instruments.base import Metrics
 
 TIMEOUT = 5.0  # seconds to wait for the sinks
@@ -152,15 +153,15 @@ def installed() -> Observer | None:
     return None if found is None else found.observer
 
 
-def uninstall(timeout: float = TIMEOUT) -> bool:
+def uninstall(timeout: Seconds = TIMEOUT) -> bool:
     """Remove the observer of the process and its exporters, and close its sinks.
 
-    :param timeout: seconds to wait for the sinks, at least 0; default 5.
+    :param timeout: seconds, or a ``timedelta``, to wait for the sinks, at least 0; default 5.
     :returns: False: events may be lost.
     """
-    check_delay("timeout", timeout)
+    limit = read_seconds("timeout", timeout)
     ended = _present.pop(None, None)
-    return True if ended is None else _end(ended, timeout)
+    return True if ended is None else _end(ended, limit)
 
 
 def _end(ended: _Installation, timeout: float) -> bool:

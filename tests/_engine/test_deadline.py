@@ -324,6 +324,12 @@ def test_floor_applies_inside_another_deadline(clock):
         assert not inner.fits(0.875)
 
 
+def test_delay_may_be_a_timedelta(clock):
+    deadline = Deadline(2.0, clock=clock)
+    assert deadline.fits(timedelta(seconds=1.5))
+    assert deadline.remaining_after(timedelta(seconds=1.5)) == 0.5
+
+
 @every_driver
 @pytest.mark.statement("S1-41")
 def test_deadline_over_on_entry_raises_the_limit_without_a_call(driver):

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from datetime import timedelta
 
 import pytest
 
@@ -9,6 +10,7 @@ from retrytemplate import MissingExtraError, MisuseError, RetryTemplate, SimpleR
 from retrytemplate.control import CircuitBreaker
 from retrytemplate.listeners import default_listeners
 from retrytemplate.observe import (
+    BufferedSink,
     CallbackSink,
     FilteredSink,
     MemorySink,
@@ -154,6 +156,12 @@ def test_wrong_timeout_of_uninstall_removes_nothing(timeout):
     assert installed() is kept
     with pytest.raises((TypeError, ValueError), match="timeout must be"):
         kept.shutdown(timeout)
+
+
+def test_timeout_of_uninstall_and_shutdown_may_be_a_timedelta():
+    kept = install(logs=None, sinks=[BufferedSink(MemorySink())])
+    assert uninstall(timedelta(seconds=5))
+    assert kept.shutdown(timedelta(seconds=5))
 
 
 def test_installation_during_another_leaves_one_observer():
