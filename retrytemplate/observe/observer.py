@@ -16,11 +16,11 @@ from retrytemplate._internal.formatting import key_text
 from retrytemplate._internal.validation import (
     check_at_least_one,
     check_choice,
-    check_delay,
     check_flag,
     check_function,
     check_int,
     check_text,
+    read_seconds,
     to_tuple,
 )
 from retrytemplate.batch.events import Event as StepEvent
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.deadline import Deadline
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.errors import AttemptLostError
     from retrytemplate.observe.instruments.base import Metrics
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("retrytemplate.observe")
 ID = "retrytemplate.id"
 HASH_KEY = "RETRYTEMPLATE_HASH_KEY"
+RANDOM_KEY = os.urandom(32)
+"""Of the process, and of the children that it forks."""
 LEVELS: dict[str, int] = {
     name: logging.getLevelNamesMapping()[each.severity]
     for name, each in EVENT_TYPES.items()
@@ -155,7 +158,7 @@ class Observer(RetryListener, ControlListener, StepListener, TaskReports):
         self._uncorrelated = FailureLog(UNCORRELATED)
         self._redact = redact
         self._keys = keys
-        self._hash_key = os.environ.get(HASH_KEY, "").encode() or os.urandom(32)
+        self._hash_key = os.environ.get(HASH_KEY, "").encode() or RANDOM_KEY
         self._clock = given_or_system(clock)
         self._is_used = bool(self._deliveries or self._measurements)
         self.writes_log = any(getattr(_innermost(each), "writes_log", False) for each in self.sinks)
@@ -182,13 +185,13 @@ class Observer(RetryListener, ControlListener, StepListener, TaskReports):
         check_data(data)
         self._send(type, subject, dict(data), severity, current_context())
 
-    def shutdown(self, timeout: float = 5.0) -> bool:
+    def shutdown(self, timeout: Seconds = 5.0) -> bool:
         """Close the sinks, which write their rest; False if events may be lost.
 
-        :param timeout: seconds to wait for the sinks, for all of them; at least 0; default 5.
+        :param timeout: seconds, or a ``timedelta``, to wait for the sinks, for all of them; at
+            least 0; default 5.
         """
-        check_delay("timeout", timeout)
-        until = self._clock.monotonic() + timeout
+        until = self._clock.monotonic() + read_seconds("timeout", timeout)
         is_complete = True
         for sink in self.sinks:
             is_complete &= self._closed(sink, max(0.0, until - self._clock.monotonic()))

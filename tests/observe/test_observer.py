@@ -187,6 +187,15 @@ def test_hashed_key_depends_on_the_key_of_the_environment(kept, monkeypatch):
     assert "order-17" not in (first, third)
 
 
+def test_observers_of_a_process_show_the_same_hash_of_a_key(kept, monkeypatch):
+    monkeypatch.delenv("RETRYTEMPLATE_HASH_KEY", raising=False)
+    for _ in range(2):
+        template = observed(kept, observer=Observer(sinks=[kept], keys="hash"))
+        template.bind(state=RetryState("order-17")).outcome(Failing(1))
+    first, second = (event.data["key"] for event in kept.events)
+    assert first == second
+
+
 def test_failing_sink_and_correlation_change_no_call(kept, caplog):
     class Raises:
         def emit(self, event):
