@@ -165,7 +165,7 @@ class RedisRateLimitStore:
         """The same for a task."""
         if in_trio() or not isinstance(self._url, str):
             return await run_in_thread(self.take, limit, tokens, longest)
-        step = _call(TAKE, limit, *_arguments(limit, tokens, longest))
+        step = call(TAKE, limit, *_arguments(limit, tokens, longest))
         with translate_errors(RateLimitStoreError):
             reply = await perform_async(step, self._loop_connections().ask)
         return _taken(limit, reply)
@@ -181,7 +181,7 @@ class RedisRateLimitStore:
 
     def _run(self, script: Script, limit: StoredLimit, *arguments: Any) -> Any:
         with translate_errors(RateLimitStoreError):
-            return perform(_call(script, limit, *arguments), self._connections.ask)
+            return perform(call(script, limit, *arguments), self._connections.ask)
 
     def _loop_connections(self) -> AsyncConnections:
         import asyncio
@@ -197,8 +197,11 @@ def _arguments(limit: StoredLimit, tokens: int, longest: float) -> tuple[Any, ..
     return *limit.rule, tokens, int(longest * MICROSECONDS)
 
 
-def _call(script: Script, limit: StoredLimit, *arguments: Any) -> Operation[Any]:
-    """Run a script; repeated, it takes more permits at most, and never exceeds the limit."""
+def call(script: Script, limit: StoredLimit, *arguments: Any) -> Operation[Any]:
+    """Run a script; repeated, it takes more permits at most, and never exceeds the limit.
+
+    Its name is in the messages.
+    """
     return (yield from eval_script(send_idempotent, script, limit.name, 2, *limit.keys, *arguments))
 
 
