@@ -113,7 +113,8 @@ OUTCOMES: dict[Outcome, Row] = {
     O.LEASE_LOST: Row(
         "another worker took the message over (`LeaseLostError`)", "unchanged", A.NONE, WARNING
     ),
-    O.STORE_UNAVAILABLE: Row("the context cache fails", "unknown", A.RELEASE, ERROR),
+    # The intake logs an outage of the context cache, once.
+    O.STORE_UNAVAILABLE: Row("the context cache fails", "unknown", A.RELEASE, None),
     O.UNDECODABLE: Row("the body cannot be decoded", "none", A.DEAD_LETTER, ERROR),
     O.CANCELLED: Row("is cancelled", "unchanged", A.RELEASE, None),
     O.LOST_SHARED: Row("crash, shared attempt", "lost attempt", A.NONE, WARNING),

@@ -99,16 +99,27 @@ class Settlement:
             self.count_failure(error)
         return error
 
+    async def release(self, messages: list[Message], limit: float) -> bool:
+        """Release messages within *limit* seconds; whether the queue has them again."""
+        limit = min(limit, self._timeout)
+        _, error = await self.repeat(self._source.release, messages, limit=limit)
+        if error is not None:
+            self.count_failure(error, len(messages))
+        return error is None
+
     def count_failure(self, error: Exception, messages: int = 1) -> None:
         """Report messages that were not settled."""
         self._on_failed(_reason(error), messages)
 
     async def repeat(
-        self, call: Callable[..., Awaitable[Any]], *args: Any
+        self, call: Callable[..., Awaitable[Any]], *args: Any, limit: float | None = None
     ) -> tuple[Any, Exception | None]:
-        """Call until it succeeds, within the time limit; return the value and the failure."""
+        """Call until it succeeds, within the time limit; return the value and the failure.
+
+        :param limit: seconds; None: ``timeout``.
+        """
         error: Exception | None = None
-        with cancel_after(self._timeout):
+        with cancel_after(self._timeout if limit is None else limit):
             while True:
                 try:
                     return await call(*args), None

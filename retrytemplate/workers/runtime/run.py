@@ -287,7 +287,7 @@ class Run:
                     attempt=delivery.attempt,
                     crashes=delivery.crashes,
                     reason=result.reason,
-                    error_type=None if result.error is None else type_name(result.error),
+                    error_type=_error_type(result),
                 )
             )
 
@@ -355,3 +355,10 @@ class Run:
 
     def _of(self, delivery: Delivery) -> dict[str, Any]:
         return {**self.queue(), "key": delivery.key}
+
+
+def _error_type(result: Result) -> str | None:
+    if result.error is not None:
+        return type_name(result.error)
+    history = () if result.letter is None else result.letter.history
+    return history[-1].type_name if history else None

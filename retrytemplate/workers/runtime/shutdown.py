@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, asdict, define, field, frozen, validators
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from retrytemplate.workers.runtime.run import Run
 
 LOG = logging.getLogger("retrytemplate.workers")
+AT_LEAST = 1.0
+"""Seconds for a step whose limit is 0."""
 
 
 def _seconds(default: float, check: Callable[..., None] = check_delay) -> Any:
@@ -145,11 +148,9 @@ class _Steps:
         await self._release([*late, *self.run.intake.clear()])
 
     async def _release(self, messages: list[Message]) -> None:
-        if not messages:
-            return
-        run = self.run
-        run.counts[Action.RELEASE] += len(messages)
-        await run.settlement.perform(run.source.release, messages)
+        limit = self.limits.intake or AT_LEAST
+        if messages and await self.run.settlement.release(messages, limit):
+            self.run.counts[Action.RELEASE] += len(messages)
 
     async def await_attempts(self) -> bool:
         """Wait for the messages in flight; whether the grace period ended before them."""
@@ -175,13 +176,12 @@ class _Steps:
             slot.cancel(self.reason)
         tasks = [slot.task for slot in self.run.slots]
         if tasks:
-            await asyncio.wait(tasks, timeout=self.limits.cancel if busy else 1.0)
+            await asyncio.wait(tasks, timeout=self.limits.cancel if busy else AT_LEAST)
         self.run.is_over = True
         for slot in self.run.slots:
             if slot.delivery is not None:
                 self.stuck += 1
                 slot.report_stuck()
-        await self._release(self.run.intake.clear())
 
     async def clean_up(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Send collected acknowledgements, run the cleanups, close source and cache."""
@@ -190,8 +190,9 @@ class _Steps:
             task.cancel()
         run = self.run
         end = run.clock.monotonic() + self.limits.cleanup
-        limit = self.limits.cleanup or 1.0
+        limit = self.limits.cleanup or AT_LEAST
         steps = [
+            Cleanup(partial(self._release, run.intake.clear()), "delayed messages", limit),
             Cleanup(run.settlement.end, "acknowledgements", limit),
             *self.limits.cleanups,
             Cleanup(run.source.close, "source", limit),

@@ -87,8 +87,11 @@ class RedisStreamSource:
     It needs the extra ``redis``, and Redis 6.2 or Valkey, or a later version.  The constructor does
     not connect; each method raises ``SourceUnavailableError`` if the server does not answer.
 
-    >>> RedisStreamSource("redis://:secret@localhost", "orders", group="billing")
+    >>> source = RedisStreamSource("redis://:secret@localhost", "orders", group="billing")
+    >>> source
     <RedisStreamSource localhost:6379/0 orders/billing>
+    >>> print(source)
+    redis://localhost:6379/0 orders/billing
     """
 
     supports_delay = False
@@ -133,6 +136,10 @@ class RedisStreamSource:
 
     def __repr__(self) -> str:
         return f"<RedisStreamSource {self._connections} {self.name}/{self.group}>"
+
+    def __str__(self) -> str:
+        """The server without a password, the stream and the group."""
+        return f"redis://{self._connections} {self.name}/{self.group}"
 
     # -- open and close --------------------------------------------------------------------------
 

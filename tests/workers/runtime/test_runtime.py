@@ -14,6 +14,7 @@ from retrytemplate.errors import CacheUnavailableError, CircuitOpenError, Misuse
 from retrytemplate.testing import VirtualClock
 from retrytemplate.workers import (
     Acknowledge,
+    MessageSettled,
     QueueAckFailed,
     QueuePaused,
     QueueReceiveFailed,
@@ -112,6 +113,8 @@ def test_last_failed_attempt_dead_letters_in_the_same_delivery(world):
     assert letter.reason == "ConnectionError: attempt 3"
     assert letter.code_version is None
     assert [each.message for each in letter.history] == ["attempt 1", "attempt 2", "attempt 3"]
+    types = [event.error_type for event in world.of(MessageSettled)]
+    assert types == ["ConnectionError"] * 3
     assert world.clock.monotonic() < 22.0
     assert len(world.cache) == 0
 
@@ -473,6 +476,7 @@ def test_store_outage_releases_the_message_and_pauses(world, caplog, operation, 
         "unreachable; the worker releases its messages and tries again after growing pauses: "
         "check the server of the cache"
     ) in caplog.messages
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
 def test_dead_letter_that_cannot_be_written_is_tried_again_without_an_attempt(world):

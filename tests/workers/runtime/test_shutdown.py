@@ -9,7 +9,14 @@ import pytest
 
 from retrytemplate.control import ProcessGate
 from retrytemplate.errors import MisuseError
-from retrytemplate.workers import Cleanup, Shutdown, WorkerRuntime, WorkerStopped, WorkerStopping
+from retrytemplate.workers import (
+    Cleanup,
+    QueueAckFailed,
+    Shutdown,
+    WorkerRuntime,
+    WorkerStopped,
+    WorkerStopping,
+)
 from retrytemplate.workers.testing import MemorySource
 
 
@@ -50,6 +57,30 @@ def test_stop_releases_what_waits_and_awaits_what_runs(world):
     assert sorted(ready(world)) == ["m-2", "m-3", "m-4"]
     assert [event.step for event in world.of(WorkerStopping)] == ["intake", "grace", "cleanup"]
     assert [event.report["clean"] for event in world.of(WorkerStopped)] == [True]
+
+
+async def fail(message, context):
+    raise ConnectionError
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_messages_that_the_queue_does_not_take_back_are_not_counted_as_released(
+    world, monkeypatch, hangs
+):
+    put(world, 3)
+    limits = Shutdown(intake=0.1, grace=1.8, cancel=0.3, cleanup=0.5)
+    runtime = world.runtime(fail, shutdown=limits, settle_timeout=5.0)
+
+    async def release(messages):
+        if hangs:
+            await asyncio.sleep(3600.0)
+        raise ConnectionError("unreachable")
+
+    monkeypatch.setattr(runtime.source, "release", release)
+    report = world.run_main(stopped_at(world, runtime, 1.0))
+    assert report.released == 0
+    assert report.elapsed <= limits.total
+    assert sum(event.count for event in world.of(QueueAckFailed)) == 3
 
 
 @pytest.mark.statement("S1-71", "S1-105")
