@@ -372,10 +372,10 @@ class _Mapped(DelegatingClassifier):
         return tuple(self.to[value] for value in self.of.values())
 
 
-def mapped(of: ExceptionClassifier, to: Mapping[Any, Any]) -> ExceptionClassifier:
+def mapped(classifier: ExceptionClassifier, to: Mapping[Any, Any]) -> ExceptionClassifier:
     """A classifier that maps the values of another one to other values.
 
-    :param of: the other classifier.
+    :param classifier: the other one.
     :param to: the new value of each of its values.
     :raises ValueError: one of its values has no new value.
 
@@ -384,4 +384,4 @@ def mapped(of: ExceptionClassifier, to: Mapping[Any, Any]) -> ExceptionClassifie
     >>> mapped(speed, {"slow": 60.0, "fast": 1.0}).classify(TimeoutError())
     60.0
     """
-    return _Mapped({}, of=of, to=to)
+    return _Mapped({}, of=classifier, to=to)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def time_left(
-    own: Seconds | None = None, *, deadline: Deadline | None = None, minimum: Seconds = MINIMUM
+    seconds: Seconds | None = None, *, deadline: Deadline | None = None, minimum: Seconds = MINIMUM
 ) -> float | None:
     """Seconds for a client that takes a number: its own limit, or the remaining time if less.
 
-    :param own: the limit of the call itself; None: it has none.
+    :param seconds: the limit of the call itself; None: it has none.
     :param deadline: None: the one in force here, the nearest.
     :param minimum: with less left the call is not worth making.
     :raises DeadlineExceededError: less is left.
@@ -35,8 +35,8 @@ def time_left(
     ...     time_left(30.0), time_left(0.5)
     (2.0, 0.5)
     """
-    seconds: float | None = _limits({"own": own}, deadline, minimum)["own"]
-    return seconds
+    left: float | None = _limits({"seconds": seconds}, deadline, minimum)["seconds"]
+    return left
 
 
 def httpx_timeout(

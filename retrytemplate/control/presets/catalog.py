@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="RetryTemplate | BoundTemplate | Preset")
 
 
-def strict(made: T) -> T:
+def strict(template: T) -> T:
     """The template or preset, if it has what a retry needs in production.
 
     That is: a limit, growing waits with jitter, a declaration whether a call may be made
     twice, a budget, and a list of retryable errors.  A template that never retries needs
     nothing.  A preset is returned as a strict one: its ``with_`` checks likewise.
 
-    :param made: a ``RetryTemplate``, one that is bound to settings, or a ``Preset``.
+    :param template: a ``RetryTemplate``, one that is bound to settings, or a ``Preset``.
     :raises UnsafeRetryError: something is missing; its ``missing`` has all of it.
 
     >>> from retrytemplate import ExponentialBackoff, RetryTemplate, SimpleRetryPolicy
@@ -46,12 +46,12 @@ def strict(made: T) -> T:
     Traceback (most recent call last):
     retrytemplate.errors.UnsafeRetryError: RetryTemplate is missing a budget (RetryBudget)
     """
-    if isinstance(made, Preset):
-        return made.with_(strict=True)
-    if not isinstance(made, RetryTemplate | BoundTemplate):
-        raise TypeError(f"strict() takes a template or a preset, got {made!r}")
-    check(made.template, made)
-    return made
+    if isinstance(template, Preset):
+        return template.with_(strict=True)
+    if not isinstance(template, RetryTemplate | BoundTemplate):
+        raise TypeError(f"strict() takes a template or a preset, got {template!r}")
+    check(template.template, template)
+    return template
 
 
 _known: dict[str, Preset] = {}

@@ -29,7 +29,7 @@ HELD = "retrytemplate.statement_limit"
 
 def statement_limit(
     connection: Connection | AsyncConnection,
-    own: Seconds | None = None,
+    seconds: Seconds | None = None,
     *,
     lock: Seconds | None = None,
     deadline: Deadline | None = None,
@@ -39,7 +39,7 @@ def statement_limit(
 
     :param connection: of SQLAlchemy, ``with`` for a ``Connection``, ``async with`` for an
         ``AsyncConnection``; of a session: ``session.connection()``.
-    :param own: seconds of each statement; None: it has no limit of its own.
+    :param seconds: for each statement; None: it has no limit of its own.
     :param lock: seconds that one waits for locks.
     :param deadline: None: the one in force when the statement begins.
     :param minimum: with less left no statement is sent.
@@ -57,12 +57,12 @@ def statement_limit(
     >>> from sqlalchemy import create_engine, text
     >>> engine = create_engine("sqlite://")
     >>> with engine.connect() as connection, Deadline(2.0):
-    ...     with statement_limit(connection, own=0.5):
+    ...     with statement_limit(connection, seconds=0.5):
     ...         connection.scalar(text("SELECT 17"))
     17
     >>> engine.dispose()
     """
-    return StatementLimit(connection, own, lock, deadline, minimum)
+    return StatementLimit(connection, seconds, lock, deadline, minimum)
 
 
 class NotSentError(Exception):
@@ -74,9 +74,9 @@ class StatementLimit:
     """The context manager of ``statement_limit``."""
 
     def __init__(
-        self, connection: Any, own: Any, lock: Any, deadline: Deadline | None, minimum: Any
+        self, connection: Any, seconds: Any, lock: Any, deadline: Deadline | None, minimum: Any
     ) -> None:
-        self.own, self.lock = _limit("own", own), _limit("lock", lock)
+        self.own, self.lock = _limit("seconds", seconds), _limit("lock", lock)
         self.deadline, self.minimum = deadline, minimum
         remaining_time(deadline, minimum)
         self._async: Any = None

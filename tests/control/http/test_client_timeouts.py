@@ -30,7 +30,7 @@ from retrytemplate.control import (
 from retrytemplate.testing import VirtualClock
 
 HELPERS = {
-    "time_left": (time_left, {"own": 9.0}),
+    "time_left": (time_left, {"seconds": 9.0}),
     "httpx": (httpx_timeout, {}),
     "requests": (requests_timeout, {}),
     "aiohttp": (aiohttp_timeout, {}),
@@ -52,7 +52,7 @@ def phases(timeout):
         return {name: getattr(timeout, name) for name in names}
     if isinstance(timeout, tuple):
         return dict(zip(("connect", "read"), timeout, strict=True))
-    return {"own": timeout}
+    return {"seconds": timeout}
 
 
 @pytest.mark.statement("S4-12")
@@ -161,7 +161,7 @@ def test_wrong_own_limit_is_rejected(seconds):
         *((httpx_timeout, each) for each in ("connect", "read", "write", "pool")),
         *((aiohttp_timeout, each) for each in ("total", "connect", "sock_connect", "sock_read")),
         *((requests_timeout, each) for each in ("connect", "read")),
-        (time_left, "own"),
+        (time_left, "seconds"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
             helper(**{name: seconds})

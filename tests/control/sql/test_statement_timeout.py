@@ -81,7 +81,7 @@ def works(connection):
 def test_statement_is_cut_at_its_own_limit(database):
     engine, endless = database
     with engine.connect() as connection:
-        with fails("database statement", 0.02) as raised, statement_limit(connection, own=0.02):
+        with fails("database statement", 0.02) as raised, statement_limit(connection, seconds=0.02):
             connection.execute(endless)
         assert isinstance(raised.value.__cause__, DBAPIError)
         assert not raised.value.outcome_unknown, "it had no effect"
@@ -96,7 +96,7 @@ def test_statement_is_cut_at_the_remaining_time_of_the_deadline(database):
         engine.connect() as connection,
         fails("request", 0.05),
         Deadline(0.05, kind="request"),
-        statement_limit(connection, own=60.0, minimum=0),
+        statement_limit(connection, seconds=60.0, minimum=0),
     ):
         connection.execute(endless)
 
@@ -130,7 +130,7 @@ def test_limit_of_a_thread_delayed_before_its_statement_is_named(tmp_path):
     with (
         engine.connect() as connection,
         fails("database statement"),
-        statement_limit(connection, own=limit) as held_up,
+        statement_limit(connection, seconds=limit) as held_up,
     ):
         held_up._database.set = then_held_up(held_up._database.set, limit / 2)
         connection.execute(ENDLESS)
@@ -191,11 +191,11 @@ def test_connection_settings_are_restored_after_the_block(database):
     engine, _ = database
     with engine.connect() as connection:
         before = settings(connection)
-        with statement_limit(connection, own=0.5, lock=0.25):
+        with statement_limit(connection, seconds=0.5, lock=0.25):
             works(connection)
             assert settings(connection) != before
         assert settings(connection) == before
-        with pytest.raises(ZeroDivisionError), statement_limit(connection, own=0.5):
+        with pytest.raises(ZeroDivisionError), statement_limit(connection, seconds=0.5):
             works(connection)
             raise ZeroDivisionError
         assert settings(connection) == before
@@ -212,7 +212,7 @@ def settings(connection):
 
 def test_transaction_may_begin_and_end_within_the_block(database):
     engine, _ = database
-    with engine.connect() as connection, statement_limit(connection, own=5.0):
+    with engine.connect() as connection, statement_limit(connection, seconds=5.0):
         for _ in range(2):
             with connection.begin():
                 assert works(connection)
@@ -234,7 +234,7 @@ def test_settings_stay_unchanged_without_any_limit(database):
 def test_other_statement_error_is_raised_unchanged(database):
     engine, _ = database
     with engine.connect() as connection:
-        with pytest.raises(DBAPIError), statement_limit(connection, own=5.0):
+        with pytest.raises(DBAPIError), statement_limit(connection, seconds=5.0):
             connection.execute(text("SELECT * FROM absent"))
         connection.rollback()
         assert works(connection)
@@ -242,18 +242,18 @@ def test_other_statement_error_is_raised_unchanged(database):
 
 def test_blocks_on_one_connection_cannot_be_nested(database):
     engine, _ = database
-    with engine.connect() as connection, statement_limit(connection, own=5.0):
-        with pytest.raises(MisuseError, match="already"), statement_limit(connection, own=1.0):
+    with engine.connect() as connection, statement_limit(connection, seconds=5.0):
+        with pytest.raises(MisuseError, match="already"), statement_limit(connection, seconds=1.0):
             pytest.fail("it was entered")
         assert works(connection)
 
 
 def test_connection_closed_in_the_block_is_not_reset(database):
     engine, _ = database
-    with engine.connect() as connection, statement_limit(connection, own=5.0):
+    with engine.connect() as connection, statement_limit(connection, seconds=5.0):
         assert works(connection)
         connection.close()
-    with engine.connect() as connection, statement_limit(connection, own=5.0):
+    with engine.connect() as connection, statement_limit(connection, seconds=5.0):
         assert works(connection)
 
 
@@ -263,7 +263,7 @@ def test_error_on_a_closed_connection_is_raised_unchanged(end, database):
     with (
         engine.connect() as connection,
         pytest.raises(ZeroDivisionError),
-        statement_limit(connection, own=5.0),
+        statement_limit(connection, seconds=5.0),
     ):
         assert works(connection)
         getattr(connection, end)()
@@ -277,7 +277,7 @@ def test_error_on_a_closed_connection_is_raised_unchanged(end, database):
 def test_lock_is_waited_for_at_most_the_limit(postgres):
     with postgres.begin() as holder, postgres.connect() as waiting:
         holder.execute(text("LOCK TABLE limited"))
-        with fails("lock acquire", 0.02), statement_limit(waiting, own=60.0, lock=0.02):
+        with fails("lock acquire", 0.02), statement_limit(waiting, seconds=60.0, lock=0.02):
             waiting.execute(text("SELECT * FROM limited"))
 
 
@@ -291,7 +291,7 @@ def test_cancellation_by_another_session_is_not_a_limit(postgres):
         other = other.execution_options(isolation_level="AUTOCOMMIT")
 
         def sleeps():
-            with statement_limit(connection, own=50.0):
+            with statement_limit(connection, seconds=50.0):
                 connection.execute(SLEEPS)
 
         async def both():
@@ -306,14 +306,14 @@ def test_cancellation_by_another_session_is_not_a_limit(postgres):
 
 def test_autocommit_connection_is_rejected(postgres):
     with postgres.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        limit = statement_limit(connection, own=1.0)
+        limit = statement_limit(connection, seconds=1.0)
         with pytest.raises(MisuseError, match="needs a transaction"), limit:
             pytest.fail("it was entered")
         assert works(connection)
 
 
 def test_streamed_result_is_limited(postgres):
-    with postgres.connect() as connection, statement_limit(connection, own=5.0):
+    with postgres.connect() as connection, statement_limit(connection, seconds=5.0):
         rows = connection.execution_options(stream_results=True).execute(
             text("SELECT generate_series(1, 3)")
         )
@@ -323,7 +323,7 @@ def test_streamed_result_is_limited(postgres):
 def test_savepoint_that_is_rolled_back_leaves_no_limit(postgres):
     with postgres.connect() as connection, connection.begin():
         before = settings(connection)
-        with fails("database statement"), statement_limit(connection, own=0.02):
+        with fails("database statement"), statement_limit(connection, seconds=0.02):
             works(connection)
             with connection.begin_nested():
                 connection.execute(SLEEPS)
@@ -369,7 +369,7 @@ LONG = text(str(ENDLESS).replace("FROM n)", "FROM n LIMIT 100000)"))
 def test_pooled_connection_after_an_interrupt_has_no_limit(end, pooled):
     with pooled.connect() as connection, pytest.raises(end):
         before = settings(connection)
-        with statement_limit(connection, own=0.001, lock=0.001):
+        with statement_limit(connection, seconds=0.001, lock=0.001):
             assert works(connection)
             raise end
     with pooled.connect() as connection:
@@ -396,7 +396,7 @@ def test_keyboard_interrupt_in_a_statement_is_not_its_failure(pooled):
     presses.start()
     with pooled.connect() as connection, pytest.raises(KeyboardInterrupt):
         connection.connection.dbapi_connection.create_function("begin", 0, begin)
-        with statement_limit(connection, own=0.1):
+        with statement_limit(connection, seconds=0.1):
             try:
                 connection.scalar(text(f"SELECT begin() + ({ENDLESS})"))
             finally:
@@ -423,7 +423,7 @@ def test_asyncio_statement_is_cut(async_database):
         engine = create_async_engine(url)
         async with engine.connect() as connection:
             with fails("database statement", 0.02):
-                async with statement_limit(connection, own=0.02):
+                async with statement_limit(connection, seconds=0.02):
                     await connection.execute(endless)
             await connection.rollback()
             with fails("request"), Deadline(0.05, kind="request"):
@@ -444,7 +444,7 @@ def test_asyncio_cancellation_passes_and_leaves_no_limit(statement, own, tmp_pat
     began = []
 
     async def work(engine):
-        async with engine.connect() as connection, statement_limit(connection, own=own):
+        async with engine.connect() as connection, statement_limit(connection, seconds=own):
             assert await connection.scalar(text("SELECT 17")) == 17
             began.append(True)
             if statement is None:
@@ -490,7 +490,7 @@ def test_unsupported_database_is_rejected_by_name(sqlite, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"own": 0}, "own must be"),
+        ({"seconds": 0}, "seconds must be"),
         ({"lock": "long"}, "lock must be"),
         ({"minimum": -1}, "minimum must be"),
         ({"deadline": 5.0}, "deadline must be"),
