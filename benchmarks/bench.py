@@ -153,8 +153,8 @@ def against_goals(results: Results) -> list[str]:
     if (beyond := results.beyond_attrs("retrytemplate")) > goals.IMPORT:
         over.append(f"import ({beyond:.1f} ms, goal {goals.IMPORT:g} ms)")
     return [
-        "Goals marked (own) limit the ratio to retrytemplate's decorated success. "
-        f"It is {multiples['listener']:.2f} for one listener, "
+        "For goals marked (own), the time is divided by that of retrytemplate's decorated success: "
+        f"{multiples['listener']:.2f} for one listener, "
         f"{multiples['stateful']:.2f} for a stateful success.",
         f"Rows over their goal: {'; '.join(over)}." if over else "No row is over its goal.",
     ]

@@ -32,9 +32,9 @@ CALLS, ROUNDS = 500, 300
 KEYS = 1_000_000
 HUGE = 10**9
 RATIOS = {
-    "acquire": "`acquire()` relative to the lock (bound 2.5)",
-    "async": "`wrap` relative to `aiolimiter` (bound 0.8)",
-    "shared": "rate of the shared `acquire()` relative to the empty script (bound 0.85)",
+    "acquire": "`acquire()` relative to the lock (at most 2.5)",
+    "async": "`wrap` relative to `aiolimiter` (at most 0.8)",
+    "shared": "rate of the shared `acquire()` relative to the empty script (at least 0.85)",
 }
 
 
@@ -209,7 +209,10 @@ def main() -> None:
     table = "\n".join(["| call | µs |", "|---|---:|", *rows])
     few, many = memory_of_keys(KEYS // (1000 if wanted.quick else 1))
     lines = [f"- {RATIOS[name]}: {ratio:.2f}" for name, ratio in ratios(best).items()]
-    lines.append(f"- a million keys used once: {few:.1f} MB after 10 %, {many:.1f} MB after all")
+    lines.append(
+        "- memory of the process for a million keys, each used once: "
+        f"{few:.1f} MB more after 10 % of them, {many:.1f} MB after all"
+    )
     text = f"{table}\n\n" + "\n".join(lines) + f"\n\n{INTERPRETER}."
     show(wanted, "rate-limiter", text, best)
 

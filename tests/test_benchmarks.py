@@ -155,8 +155,9 @@ def test_other_tables_are_written_between_their_marks(tmp_path, name, titles):
     assert text == f"before\n<!-- {name}: begin -->\n{run.stdout}<!-- {name}: end -->\nafter\n"
     found = rows(run.stdout)
     assert list(found) == titles
-    figures = [cell.removesuffix(" KiB").replace(",", "") for row in found.values() for cell in row]
-    assert all(float(figure) >= 0 for figure in figures)
+    # A last column may name the row that a ratio is relative to.
+    cells = [cell for row in found.values() for cell in row if cell and cell not in found]
+    assert all(float(cell.removesuffix(" KiB").replace(",", "")) >= 0 for cell in cells)
 
 
 def test_benchmark_of_chunk_steps_runs_with_and_without_faults(tmp_path):
@@ -250,7 +251,7 @@ def test_benchmark_of_rate_limits_writes_its_table_and_ratios(valkey_url, tmp_pa
     kept = json.loads(figures.read_text(encoding="utf-8"))
     assert list(rows(done.stdout)) == list(kept)
     assert all(each > 0.0 for each in kept.values())
-    assert "relative to the empty script (bound 0.85)" in done.stdout
+    assert "relative to the empty script (at least 0.85)" in done.stdout
 
 
 def test_benchmark_of_messages_has_a_row_for_each_number_of_slots(valkey_url):
