@@ -116,7 +116,7 @@ class StrictRedisBackend:
             return self._admitted()
         except CircuitStoreError as exc:
             self._on_store_lost(exc)
-            if not self._is_degraded():
+            if self._store.on_store_error != "local":
                 raise
             return self._local.admit(now)
 
@@ -410,7 +410,7 @@ class StrictRedisBackend:
             return self._snapshot(name)
         except CircuitStoreError as exc:
             self._on_store_lost(exc)
-            if not self._is_degraded():
+            if self._store.on_store_error != "local":
                 raise
             return self._local.snapshot(name, now)
 

@@ -16,6 +16,7 @@ from retrytemplate.control import (
     Consecutive,
     RedisCircuitStore,
 )
+from retrytemplate.control.breaker.redis.strict import StrictRedisBackend
 from retrytemplate.testing import ScriptedRandom, VirtualClock
 from tests.control.breaker.redis.shared import Down, Recorded, failing, fine
 from tests.support import valkey
@@ -280,6 +281,26 @@ RUBBISH = {
         ("total", "many"),
     ]
 }
+
+
+@modes
+def test_store_that_is_back_during_a_failed_call_raises_nothing_in_local_mode(
+    sharing, mode, monkeypatch
+):
+    store = sharing.store(mode=mode, on_store_error="local", stale_after=3600)
+    breaker = sharing.breaker(store=store, window=Calls(5), minimum_calls=5)
+    call(breaker, fine)
+    spoil_permits(sharing)
+    sharing.clock.advance(3600)
+    lost = StrictRedisBackend._on_store_lost
+
+    def lost_and_back(self, error):
+        lost(self, error)
+        self._unavailable_since = None  # by a poll in another thread
+
+    monkeypatch.setattr(StrictRedisBackend, "_on_store_lost", lost_and_back)
+    assert breaker.outcome(fine).exception is None
+    assert breaker.snapshot().state == "closed"
 
 
 @modes
