@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+LOG = logging.getLogger("retrytemplate.backends")
 # Fractions of a lease: a renewal after a third leaves time for another one; after a failed renewal
 # the next one is made sooner.
 USUALLY, AFTER_FAILURE = 1 / 3, 1 / 10
@@ -176,7 +178,14 @@ class RenewingThread(_Renewer):
             thread = threading.Thread(
                 target=self._run, args=(leases,), name="retrytemplate-leases", daemon=True
             )
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the program ends, or there are too many
+                LOG.warning(
+                    "cannot start the thread that renews leases; the next claim tries again",
+                    exc_info=True,
+                )
+                return
             if not self._renews(thread, leases):
                 thread.join()  # another one was first: this one ends at once
 
@@ -184,6 +193,8 @@ class RenewingThread(_Renewer):
         """Whether this thread is the one that renews these leases: it is the first for them."""
         with self._lock:
             if leases is not self._leases:
+                if self._thread is thread:  # of a claim that interrupted stop()
+                    self._thread = None
                 return False
             if self._thread is None:
                 self._thread = thread
@@ -223,7 +234,8 @@ class RenewingThread(_Renewer):
             rest = self._seconds_to_wakeup(now)
             # A thread can wait for at most 292 years.
             self._changed.wait(None if rest is None else min(rest, threading.TIMEOUT_MAX))
-            self._next_wakeup = -math.inf
+            if self._thread is threading.current_thread():
+                self._next_wakeup = -math.inf
         return due
 
     def _renew_one(self, claim: LeasedClaim) -> None:

@@ -224,6 +224,40 @@ def test_finalizer_in_the_starting_thread_does_not_wait_for_the_starter(
     renewer.stop()
 
 
+def test_claim_is_not_lost_with_a_thread_that_cannot_start(clock, threads, monkeypatch, caplog):
+    renewals = Renewals()
+    renewer = RenewingThread(renewals, clock.monotonic, nothing)
+    first, second = held("first"), held("second")
+
+    def fails(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        renewer.add(first)
+    assert "cannot start the thread that renews leases" in caplog.text
+    renewer.add(second)  # the next claim starts it
+    pass_time(renewer, clock, 10)
+    assert {renewals.requests.get(timeout=PATIENCE) for _ in range(2)} == {first, second}
+    renewer.stop()
+
+
+def test_claim_during_the_stop_does_not_end_later_renewals(clock, threads):
+    renewals = Renewals()
+    renewer = RenewingThread(renewals, clock.monotonic, nothing)
+    renewer.add(held("first"))
+    renewer._thread = None  # the first half of stop()
+    renewer.add(held("by a signal handler"))
+    with renewer._lock:
+        renewer._leases = Leases()  # the second half
+        renewer._changed.notify_all()
+    until(lambda: renewer._thread is None)
+    renewer.add(later := held("later"))
+    pass_time(renewer, clock, 10)
+    assert renewals.requests.get(timeout=PATIENCE) is later
+    renewer.stop()
+
+
 def test_claims_of_several_threads_start_one_thread(clock, threads):
     renewer = RenewingThread(Renewals(), clock.monotonic, nothing)
     claims = [held(number) for number in range(16)]
