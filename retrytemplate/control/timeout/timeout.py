@@ -147,7 +147,7 @@ class Timeout(Observed, StrategyBase):
         :raises DeadlineExceededError: something in the call kept to the limit and gave up, or its
             late value is discarded.
         """
-        deadline, is_late = self._deadline._unstarted_copy(), False
+        deadline, discards = self._deadline._unstarted_copy(), False
         try:
             with deadline:
                 try:
@@ -158,15 +158,15 @@ class Timeout(Observed, StrategyBase):
                         raise _error(exc, deadline) from exc
                     raise
                 elapsed = deadline.elapsed()
-                is_late = elapsed > deadline.granted
-                if is_late:
-                    self._check_late(deadline, elapsed)
+                discards = elapsed > deadline.granted and is_discarded(self, elapsed)
+                if discards:
+                    raise _late_error(deadline)
         except DeadlineExceededError as error:
             self._notify_timed_out(_operation(fn, *args), deadline, error)
-            if is_late or self._has_no_substitute(deadline):
+            if discards or self._has_no_substitute(deadline):
                 raise
             return self._substitute()
-        if is_late:
+        if elapsed > deadline.granted:
             self._report_overrun(_operation(fn, *args), deadline, elapsed)
         return value
 
@@ -180,7 +180,7 @@ class Timeout(Observed, StrategyBase):
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            deadline, is_late = self._deadline._unstarted_copy(), False
+            deadline, discards = self._deadline._unstarted_copy(), False
             try:
                 async with deadline:
                     try:
@@ -192,25 +192,19 @@ class Timeout(Observed, StrategyBase):
                             raise _error(exc, deadline) from exc
                         raise
                     elapsed = deadline.elapsed()
-                    is_late = elapsed > deadline.granted
-                    if is_late:
-                        self._check_late(deadline, elapsed)
+                    discards = elapsed > deadline.granted and is_discarded(self, elapsed)
+                    if discards:
+                        raise _late_error(deadline)
             except DeadlineExceededError as error:
                 self._notify_timed_out(_operation(fn, *args), deadline, error)
-                if is_late or self._has_no_substitute(deadline):
+                if discards or self._has_no_substitute(deadline):
                     raise
                 return self._substitute()
-            if is_late:
+            if elapsed > deadline.granted:
                 self._report_overrun(_operation(fn, *args), deadline, elapsed)
             return value
 
         return wrapped
-
-    def _check_late(self, deadline: Deadline, elapsed: float) -> None:
-        if is_discarded(self, elapsed):
-            raise deadline.error(
-                f"the call took longer than {deadline.granted:.3g} seconds", outcome_unknown=True
-            )
 
     def _report_overrun(self, operation: str, deadline: Deadline, elapsed: float) -> None:
         log_overrun(f"{self.name}: {operation}", deadline.granted, elapsed)
@@ -234,6 +228,12 @@ class Timeout(Observed, StrategyBase):
             close_unawaited(value)
             raise MisuseError(f"on_timeout must be synchronous, got {self.on_timeout!r}")
         return value
+
+
+def _late_error(deadline: Deadline) -> Exception:
+    return deadline.error(
+        f"the call took longer than {deadline.granted:.3g} seconds", outcome_unknown=True
+    )
 
 
 def notify_timed_out(

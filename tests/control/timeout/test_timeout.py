@@ -177,6 +177,17 @@ def test_late_value_that_is_discarded_is_an_error_of_unknown_outcome(runs, clock
     assert [event.abandoned for event in listener.events] == [True, True]
 
 
+def test_substitute_replaces_the_value_of_a_call_that_swallowed_its_cancellation():
+    async def partial():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "partial"
+
+    limited = Timeout(0.01, on_timeout="other")
+    assert asyncio.run(limited.call_async(partial)) == "other"
+
+
 @runs
 def test_substitute_does_not_replace_a_discarded_value(runs, clock):
     limited = Timeout(2.0, on_late_result="discard", on_timeout="other", clock=clock)
