@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, asdict, define, field, frozen, validators
@@ -141,14 +140,14 @@ class _Steps:
             await asyncio.wait([receiving], timeout=self.limits.intake)
         if not receiving.done():
             receiving.cancel()
-            await asyncio.wait([receiving], timeout=self.limits.intake)
+            await asyncio.wait([receiving], timeout=AT_LEAST)
         late: Sequence[Message] = ()
         if receiving.done() and not receiving.cancelled() and receiving.exception() is None:
             late = receiving.result()
-        await self._release([*late, *self.run.intake.clear()])
+        rest = self.began + self.limits.intake - self.run.clock.monotonic()
+        await self._release([*late, *self.run.intake.clear()], max(rest, AT_LEAST))
 
-    async def _release(self, messages: list[Message]) -> None:
-        limit = self.limits.intake or AT_LEAST
+    async def _release(self, messages: list[Message], limit: float) -> None:
         if messages and await self.run.settlement.release(messages, limit):
             self.run.counts[Action.RELEASE] += len(messages)
 
@@ -191,8 +190,8 @@ class _Steps:
         run = self.run
         end = run.clock.monotonic() + self.limits.cleanup
         limit = self.limits.cleanup or AT_LEAST
+        await self._release(run.intake.clear(), min(AT_LEAST, limit / 2))
         steps = [
-            Cleanup(partial(self._release, run.intake.clear()), "delayed messages", limit),
             Cleanup(run.settlement.end, "acknowledgements", limit),
             *self.limits.cleanups,
             Cleanup(run.source.close, "source", limit),

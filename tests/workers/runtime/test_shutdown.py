@@ -83,6 +83,26 @@ def test_messages_that_the_queue_does_not_take_back_are_not_counted_as_released(
     assert sum(event.count for event in world.of(QueueAckFailed)) == 3
 
 
+@pytest.mark.parametrize("cleanup", [5.0, 0.5])
+def test_release_that_hangs_leaves_time_for_the_cleanups(world, monkeypatch, cleanup):
+    put(world)
+
+    async def fail_late(message, context):
+        await asyncio.sleep(2.0)
+        raise ConnectionError
+
+    async def hang(messages):
+        await asyncio.sleep(3600.0)
+
+    done = []
+    limits = Shutdown(cleanup=cleanup, cleanups=[Cleanup(lambda: done.append(1), "metrics")])
+    runtime = world.runtime(fail_late, shutdown=limits)
+    monkeypatch.setattr(runtime.source, "release", hang)
+    report = world.run_main(stopped_at(world, runtime, 1.0))
+    assert (report.cleanups_failed, report.released, done) == ((), 0, [1])
+    assert [(event.reason, event.count) for event in world.of(QueueAckFailed)] == [("timeout", 1)]
+
+
 @pytest.mark.statement("S1-71", "S1-105")
 def test_attempts_beyond_the_grace_period_are_cancelled_and_released(world):
     put(world)
