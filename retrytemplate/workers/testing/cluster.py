@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from retrytemplate.workers.runtime.runtime import WorkerRuntime
 
 OTHER_TASKS = 16
+RECONNECT = 0.1
+"""Seconds, at least, until a worker starts again that could not connect."""
 
 
 class SimulatedCluster:
@@ -238,9 +240,9 @@ class SimulatedCluster:
         worker.is_alive = False  # nothing crashes it any more
         error = run.exception()
         if worker.runtime in self._stopping or isinstance(error, tuple(ERRORS.values())):
-            self._loop.call_later(
-                self._restart_after, self._start, worker.number, context=Context()
-            )
+            # At once it would fail for ever: time passes only between the events of the loop.
+            delay = self._restart_after if error is None else max(self._restart_after, RECONNECT)
+            self._loop.call_later(delay, self._start, worker.number, context=Context())
         elif error is not None:
             self._error = error
 

@@ -79,7 +79,7 @@ def test_outage_loses_no_message_and_attributes_nothing(part):
 
 
 def test_worker_that_starts_in_an_outage_of_the_queue_is_started_again():
-    cluster = SimulatedCluster(factory(set()), workers=1, seed=5)
+    cluster = SimulatedCluster(factory(set()), workers=1, seed=5, restart_after=0.0)
     cluster.outage("queue", 1.0, 20.0)
     cluster.at(2.0, cluster.crash_random)
     report = cluster.run(200)
