@@ -10,14 +10,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from retrytemplate._internal.locks import is_interrupted
-from retrytemplate._internal.validation import check_at_least_one, check_choice, read_seconds
+from retrytemplate._internal.validation import check_at_least_one, check_choice
 from retrytemplate._storage.fork_safety import register
 from retrytemplate.control._poller import BackgroundPoller
 from retrytemplate.observe.sinks.base import check_detached_sink, close_sink
 from retrytemplate.observe.sinks.delivery import Delivery
 
 if TYPE_CHECKING:
-    from retrytemplate._internal.validation import Seconds
     from retrytemplate.observe.event import Event
     from retrytemplate.observe.sinks.base import Sink
 
@@ -95,16 +94,15 @@ class BufferedSink:
         self._events.put(event)
         self._poller.wake()
 
-    def close(self, timeout: Seconds = 5.0) -> bool:
+    def close(self, timeout: float = 5.0) -> bool:
         """Write the rest, and close the sink; later events are dropped.
 
-        :param timeout: seconds, or a ``timedelta``, to wait for the sink; at least 0; default 5.
+        :param timeout: seconds to wait for the sink.
         :returns: False: the sink took longer, or raised an exception.  The thread continues.
         """
-        limit = read_seconds("timeout", timeout)
         self._closed = True
-        until = monotonic() + limit
-        if not self._poller.close(limit, poll_again=True):
+        until = monotonic() + timeout
+        if not self._poller.close(timeout, poll_again=True):
             return False
         self._write()  # the thread could not be started
         lost = self._delivery.errors > 0

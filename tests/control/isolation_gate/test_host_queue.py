@@ -62,7 +62,7 @@ def test_process_that_waits_for_exclusive_entry_stops_those_after_it(gates):
     here, there = gates
     with here.shared():
         suspect = Caller(there, "exclusive")
-        until(lambda: there._core.queue.passing is not None)
+        until(lambda: not here.is_open())  # the other process has locked the turnstile
         late = Caller(here, "shared")
         until(lambda: here.snapshot().shared == 2)
         assert not here.is_open()
