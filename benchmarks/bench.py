@@ -125,7 +125,7 @@ def table(libraries: Sequence[Library], results: Results) -> list[str]:
         ratios = (results.ratios[each.name].get(cell.key) for each in others)
         loop = f"{results.loop[cell.key] / 1000:.2f} µs"
         goal = goals.OWN_MULTIPLES.get(cell.key)
-        meant = f"{goal:g} (own)" if goal else f"{goals.RATIOS[cell.key]:g}"
+        meant = f"{goal:g} (relative)" if goal else f"{goals.RATIOS[cell.key]:g}"
         row(cell.title, loop, map(number, ratios), meant)
     for cell in GARBAGE:
         loop, *counts = (count(results.garbage[name].get(cell.key)) for name in results.garbage)
@@ -153,8 +153,8 @@ def against_goals(results: Results) -> list[str]:
     if (beyond := results.beyond_attrs("retrytemplate")) > goals.IMPORT:
         over.append(f"import ({beyond:.1f} ms, goal {goals.IMPORT:g} ms)")
     return [
-        "For goals marked (own), the time is divided by that of retrytemplate's decorated success: "
-        f"{multiples['listener']:.2f} for one listener, "
+        "A goal marked (relative) is for the time divided by that of retrytemplate's "
+        f"decorated success: {multiples['listener']:.2f} for one listener, "
         f"{multiples['stateful']:.2f} for a stateful success.",
         f"Rows over their goal: {'; '.join(over)}." if over else "No row is over its goal.",
     ]
