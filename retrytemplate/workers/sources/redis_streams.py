@@ -87,10 +87,7 @@ class RedisStreamSource:
     It needs the extra ``redis``, and Redis 6.2 or Valkey, or a later version.  The constructor does
     not connect; each method raises ``SourceUnavailableError`` if the server does not answer.
 
-    >>> source = RedisStreamSource("redis://:secret@localhost", "orders", group="billing")
-    >>> source
-    <RedisStreamSource localhost:6379/0 orders/billing>
-    >>> print(source)
+    >>> print(RedisStreamSource("redis://:secret@localhost", "orders", group="billing"))
     redis://localhost:6379/0 orders/billing
     """
 
