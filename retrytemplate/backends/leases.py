@@ -162,9 +162,10 @@ class RenewingThread(_Renewer):
         super().__init__(*settings)
         # Used directly, not through the condition: that is written in Python, and a signal handler
         # may leave it locked.
-        self._lock = threading.RLock()
+        self._lock: Any = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
+        self._renewed: Leases | None = None  # by this thread
 
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim until it is dropped."""
@@ -172,7 +173,7 @@ class RenewingThread(_Renewer):
             leases = self._leases
             if leases.add(claim, self._monotonic()) < self._next_wakeup:
                 self._changed.notify()
-            is_first = self._thread is None
+            is_first = self._thread is None or self._renewed is not leases
         if is_first:
             # Without the lock: finalizers may run in the new thread, and wait, before it has begun.
             thread = threading.Thread(
@@ -186,18 +187,17 @@ class RenewingThread(_Renewer):
                     exc_info=True,
                 )
                 return
-            if not self._renews(thread, leases):
-                thread.join()  # another one was first: this one ends at once
+            # Another one was first: this one ends at once, if it gets the lock.
+            if not self._renews(thread, leases) and not self._lock._is_owned():
+                thread.join()
 
     def _renews(self, thread: threading.Thread, leases: Leases) -> bool:
         """Whether this thread is the one that renews these leases: it is the first for them."""
         with self._lock:
             if leases is not self._leases:
-                if self._thread is thread:  # of a claim that interrupted stop()
-                    self._thread = None
                 return False
-            if self._thread is None:
-                self._thread = thread
+            if self._thread is None or self._renewed is not leases:
+                self._thread, self._renewed = thread, leases
             return self._thread is thread
 
     def drop(self, claim: Claim) -> None:
@@ -211,7 +211,7 @@ class RenewingThread(_Renewer):
             thread, self._thread = self._thread, None
             self._leases = Leases()
             self._changed.notify()
-        if thread is not None:
+        if thread is not None and not self._lock._is_owned():  # it needs the lock
             thread.join()
 
     def _run(self, leases: Leases) -> None:

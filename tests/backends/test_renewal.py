@@ -251,10 +251,34 @@ def test_claim_during_the_stop_does_not_end_later_renewals(clock, threads):
     with renewer._lock:
         renewer._leases = Leases()  # the second half
         renewer._changed.notify_all()
-    until(lambda: renewer._thread is None)
-    renewer.add(later := held("later"))
+    renewer.add(later := held("later"))  # before the thread for the dropped leases has ended
     pass_time(renewer, clock, 10)
     assert renewals.requests.get(timeout=PATIENCE) is later
+    renewer.stop()
+    until(lambda: threads() == [])  # the threads for the dropped leases, too
+
+
+def test_stop_inside_an_interrupted_step_does_not_wait_for_the_thread(clock, threads):
+    renewer = RenewingThread(Renewals(), clock.monotonic, nothing)
+    renewer.add(held())
+    with renewer._lock:  # a signal handler closes the cache
+        renewer.stop()
+    until(lambda: threads() == [])
+
+
+def test_first_claim_inside_an_interrupted_step_waits_for_no_thread(clock, threads, monkeypatch):
+    renewer = RenewingThread(Renewals(), clock.monotonic, nothing)
+    start = threading.Thread.start
+
+    def start_another_first(thread):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        renewer.add(held("of a nested handler"))
+        thread.start()
+
+    monkeypatch.setattr(threading.Thread, "start", start_another_first)
+    with renewer._lock:
+        renewer.add(held())
+    until(lambda: len(threads()) == 1)
     renewer.stop()
 
 
