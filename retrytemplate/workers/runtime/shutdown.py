@@ -79,7 +79,10 @@ class Shutdown:
 
     @property
     def total(self) -> float:
-        """The longest duration of a shutdown, in seconds."""
+        """The longest duration of a shutdown, in seconds.
+
+        A queue that does not answer adds up to 2 s where ``grace`` is shorter.
+        """
         return self.intake + self.grace + self.cancel + self.cleanup
 
 
@@ -123,6 +126,7 @@ class _Steps:
     hurry: asyncio.Event
     limits: Shutdown
     began: float
+    has_received: bool = False
     cancelled: int = 0
     stuck: int = 0
     cleanups_failed: list[str] = Factory(list)
@@ -141,11 +145,18 @@ class _Steps:
         if not receiving.done():
             receiving.cancel()
             await asyncio.wait([receiving], timeout=AT_LEAST)
-        late: Sequence[Message] = ()
-        if receiving.done() and not receiving.cancelled() and receiving.exception() is None:
-            late = receiving.result()
         rest = self.began + self.limits.intake - self.run.clock.monotonic()
+        late = self._received_by(receiving)
         await self._release([*late, *self.run.intake.clear()], max(rest, AT_LEAST))
+
+    def _received_by(self, receiving: asyncio.Task[Sequence[Message]]) -> Sequence[Message]:
+        """The messages of the last receive, once it has ended."""
+        if self.has_received or not receiving.done():
+            return ()
+        self.has_received = True
+        if receiving.cancelled() or receiving.exception() is not None:
+            return ()
+        return receiving.result()
 
     async def _release(self, messages: list[Message], limit: float) -> None:
         if messages and await self.run.settlement.release(messages, limit):
@@ -182,15 +193,18 @@ class _Steps:
                 self.stuck += 1
                 slot.report_stuck()
 
-    async def clean_up(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+    async def clean_up(
+        self, receiving: asyncio.Task[Sequence[Message]], tasks: Sequence[asyncio.Task[Any]]
+    ) -> None:
         """Send collected acknowledgements, run the cleanups, close source and cache."""
         self._announce("cleanup")
         for task in tasks:
             task.cancel()
         run = self.run
-        end = run.clock.monotonic() + self.limits.cleanup
         limit = self.limits.cleanup or AT_LEAST
-        await self._release(run.intake.clear(), min(AT_LEAST, limit / 2))
+        end = run.clock.monotonic() + limit
+        late = self._received_by(receiving)
+        await self._release([*late, *run.intake.clear()], min(AT_LEAST, limit / 2))
         steps = [
             Cleanup(run.settlement.end, "acknowledgements", limit),
             *self.limits.cleanups,
@@ -239,7 +253,7 @@ async def shut_down(
     await steps.end_intake(receiving)
     expired = await steps.await_attempts()
     await steps.cancel_attempts()
-    await steps.clean_up(tasks)
+    await steps.clean_up(receiving, tasks)
     settled = (Action.ACKNOWLEDGE, Action.REQUEUE, Action.DEAD_LETTER)
     report = ShutdownReport(
         settled=sum(run.counts[each] - before.get(each, 0) for each in settled),

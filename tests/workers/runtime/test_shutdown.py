@@ -83,6 +83,42 @@ def test_messages_that_the_queue_does_not_take_back_are_not_counted_as_released(
     assert sum(event.count for event in world.of(QueueAckFailed)) == 3
 
 
+@pytest.mark.parametrize("late_by", [0.5, 1.5])
+def test_messages_of_a_receive_that_ends_late_are_released(world, monkeypatch, late_by):
+    put(world)
+    runtime = world.runtime(sleep, shutdown=Shutdown(intake=5.0))
+    receive, calls = runtime.source.receive, []
+
+    async def receive_late(number, wait):
+        calls.append(number)
+        if len(calls) == 1:
+            return await receive(number, wait)
+        try:
+            await asyncio.sleep(3600.0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(late_by)
+        world.queue.put(b"", id="late")
+        return await receive(number, 0.0)
+
+    monkeypatch.setattr(runtime.source, "receive", receive_late)
+    report = world.run_main(stopped_at(world, runtime, 1.0))
+    assert (report.settled, report.released) == (1, 1)
+    assert ready(world) == ["late"]
+
+
+def test_cleanups_without_time_of_their_own_have_a_second(world):
+    put(world)
+    done = []
+
+    async def flush():
+        await asyncio.sleep(0.5)
+        done.append("metrics")
+
+    limits = Shutdown(cleanup=0.0, cleanups=[Cleanup(flush, "metrics")])
+    report = world.run_main(stopped_at(world, world.runtime(world.note, shutdown=limits), 1.0))
+    assert (done, report.clean) == (["metrics"], True)
+
+
 @pytest.mark.parametrize("cleanup", [5.0, 0.5])
 def test_release_that_hangs_leaves_time_for_the_cleanups(world, monkeypatch, cleanup):
     put(world)
