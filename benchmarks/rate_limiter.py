@@ -210,8 +210,8 @@ def main() -> None:
     few, many = memory_of_keys(KEYS // (1000 if wanted.quick else 1))
     lines = [f"- {RATIOS[name]}: {ratio:.2f}" for name, ratio in ratios(best).items()]
     lines.append(
-        "- memory of the process for a million keys, each used once: "
-        f"{few:.1f} MB more after 10 % of them, {many:.1f} MB after all"
+        f"- memory of a limiter with `per_key=True`: {few:.1f} MB after 100,000 keys, each used "
+        f"once, and {many:.1f} MB after a million"
     )
     text = f"{table}\n\n" + "\n".join(lines) + f"\n\n{INTERPRETER}."
     show(wanted, "rate-limiter", text, best)
