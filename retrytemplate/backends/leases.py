@@ -65,6 +65,7 @@ class Leases:
         self._leases: dict[str, Lease] = {}
         self._has_new_claims = False  # since the last call of next_wakeup()
         self._shortest = math.inf
+        self.thread: threading.Thread | None = None  # renews them, if a thread does
 
     def add(self, claim: LeasedClaim, now: float) -> float:
         """Add a claim that was taken or renewed; return the time of its renewal."""
@@ -164,8 +165,6 @@ class RenewingThread(_Renewer):
         # may leave it locked.
         self._lock: Any = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
-        self._renewed: Leases | None = None  # by this thread
 
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim until it is dropped."""
@@ -173,7 +172,7 @@ class RenewingThread(_Renewer):
             leases = self._leases
             if leases.add(claim, self._monotonic()) < self._next_wakeup:
                 self._changed.notify()
-            is_first = self._thread is None or self._renewed is not leases
+            is_first = leases.thread is None
         if is_first:
             # Without the lock: finalizers may run in the new thread, and wait, before it has begun.
             thread = threading.Thread(
@@ -181,24 +180,24 @@ class RenewingThread(_Renewer):
             )
             try:
                 thread.start()
-            except RuntimeError:  # the program ends, or there are too many
+            except RuntimeError as error:  # the program ends, or has too many threads
                 LOG.warning(
-                    "cannot start the thread that renews leases; the next claim tries again",
-                    exc_info=True,
+                    "cannot start the thread that renews leases: %s; no lease is renewed until the "
+                    "next claim, which tries again",
+                    error,
                 )
                 return
-            # Another one was first: this one ends at once, if it gets the lock.
             if not self._renews(thread, leases) and not self._lock._is_owned():
-                thread.join()
+                thread.join()  # it ends at once: another thread was the first, or stop() was called
 
     def _renews(self, thread: threading.Thread, leases: Leases) -> bool:
-        """Whether this thread is the one that renews these leases: it is the first for them."""
+        """Let the first thread for these leases renew them; whether it is this one."""
         with self._lock:
             if leases is not self._leases:
                 return False
-            if self._thread is None or self._renewed is not leases:
-                self._thread, self._renewed = thread, leases
-            return self._thread is thread
+            if leases.thread is None:
+                leases.thread = thread
+            return leases.thread is thread
 
     def drop(self, claim: Claim) -> None:
         """Stop the renewal of this claim."""
@@ -206,13 +205,15 @@ class RenewingThread(_Renewer):
             self._leases.drop(claim)
 
     def stop(self) -> None:
-        """Drop all claims; return when the thread has ended."""
+        """Drop all claims; return when the thread has ended.
+
+        Inside an interrupted step it does not wait: the thread needs the lock to end.
+        """
         with self._lock:
-            thread, self._thread = self._thread, None
-            self._leases = Leases()
-            self._changed.notify()
-        if thread is not None and not self._lock._is_owned():  # it needs the lock
-            thread.join()
+            leases, self._leases = self._leases, Leases()
+            self._changed.notify_all()
+        if leases.thread is not None and not self._lock._is_owned():
+            leases.thread.join()
 
     def _run(self, leases: Leases) -> None:
         while True:
@@ -234,7 +235,7 @@ class RenewingThread(_Renewer):
             rest = self._seconds_to_wakeup(now)
             # A thread can wait for at most 292 years.
             self._changed.wait(None if rest is None else min(rest, threading.TIMEOUT_MAX))
-            if self._thread is threading.current_thread():
+            if self._leases is leases:
                 self._next_wakeup = -math.inf
         return due
 

@@ -199,7 +199,7 @@ def test_thread_that_could_not_be_started_is_started_again(sqlite, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refused)
     claims = [cache.begin(each, worker="one") for each in (KEY, "another")]
     assert all(cache._renewer._leases.has(claim) for claim in claims)
-    assert cache._renewer._thread.is_alive()
+    assert cache._renewer._leases.thread.is_alive()
     cache.close()
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from retrytemplate import CacheUnavailableError, LeaseLostError
+from retrytemplate.backends import leases as leases_module
 from retrytemplate.backends.leases import LeasedClaim, Leases, RenewingTask, RenewingThread
 from retrytemplate.caches import Claim
 from retrytemplate.testing import VirtualClock
@@ -242,20 +243,23 @@ def test_claim_is_not_lost_with_a_thread_that_cannot_start(clock, threads, monke
     renewer.stop()
 
 
-def test_claim_during_the_stop_does_not_end_later_renewals(clock, threads):
+def test_claims_during_and_after_a_stop_are_dropped_or_renewed(clock, threads, monkeypatch):
     renewals = Renewals()
     renewer = RenewingThread(renewals, clock.monotonic, nothing)
     renewer.add(held("first"))
-    renewer._thread = None  # the first half of stop()
-    renewer.add(held("by a signal handler"))
-    with renewer._lock:
-        renewer._leases = Leases()  # the second half
-        renewer._changed.notify_all()
-    renewer.add(later := held("later"))  # before the thread for the dropped leases has ended
+
+    def interrupted():
+        monkeypatch.undo()
+        renewer.add(held("of a signal handler"))
+        return Leases()
+
+    monkeypatch.setattr(leases_module, "Leases", interrupted)
+    renewer.stop()
+    renewer.add(later := held("later"))
     pass_time(renewer, clock, 10)
     assert renewals.requests.get(timeout=PATIENCE) is later
     renewer.stop()
-    until(lambda: threads() == [])  # the threads for the dropped leases, too
+    until(lambda: threads() == [])
 
 
 def test_stop_inside_an_interrupted_step_does_not_wait_for_the_thread(clock, threads):
@@ -285,8 +289,14 @@ def test_first_claim_inside_an_interrupted_step_waits_for_no_thread(clock, threa
 def test_claims_of_several_threads_start_one_thread(clock, threads):
     renewer = RenewingThread(Renewals(), clock.monotonic, nothing)
     claims = [held(number) for number in range(16)]
+    together = threading.Barrier(16)
+
+    def add(claim):
+        together.wait(PATIENCE)
+        renewer.add(claim)
+
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(renewer.add, claims))
+        list(pool.map(add, claims))
     assert [each.name for each in threads()] == ["retrytemplate-leases"]
     assert all(renewer._leases.has(claim) for claim in claims)
     renewer.stop()

@@ -533,7 +533,7 @@ class Renewals:
     def check(self):
         self.use()
         assert not self.renewer._leases.has(self.claim)
-        assert self.renewer._thread.is_alive()
+        assert self.renewer._leases.thread.is_alive()
 
 
 def held(lease):
