@@ -10,8 +10,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.validation import check_at_least_one, check_delay
+from retrytemplate.errors import RetryError
 from retrytemplate.testing.clock import VirtualClock
-from retrytemplate.workers.testing.faults import ERRORS, Faults, StallingLoop
+from retrytemplate.workers.testing.faults import Faults, StallingLoop
 from retrytemplate.workers.testing.invariants import ClusterReport, Observations
 from retrytemplate.workers.testing.memory_cache import LeasedMemoryCache
 from retrytemplate.workers.testing.memory_source import MemoryQueue
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 OTHER_TASKS = 16
 RECONNECT = 0.1
-"""Seconds, at least, until a worker starts again that could not connect."""
+"""The shortest time in seconds until the restart of a worker that could not connect."""
+OUTAGES = (OSError, RetryError)
 
 
 class SimulatedCluster:
@@ -237,14 +239,16 @@ class SimulatedCluster:
         """Start a worker again that was stopped in order, or that an outage has ended."""
         if not worker.is_alive or self._is_over or run.cancelled():
             return
-        worker.is_alive = False  # nothing crashes it any more
-        error = run.exception()
-        if worker.runtime in self._stopping or isinstance(error, tuple(ERRORS.values())):
-            # At once it would fail for ever: time passes only between the events of the loop.
-            delay = self._restart_after if error is None else max(self._restart_after, RECONNECT)
-            self._loop.call_later(delay, self._start, worker.number, context=Context())
+        error, delay = run.exception(), self._restart_after
+        if isinstance(error, OUTAGES):
+            delay = max(delay, RECONNECT)  # virtual time passes only if no callback is ready
         elif error is not None:
             self._error = error
+            return
+        elif worker.runtime not in self._stopping:
+            return
+        worker.is_alive = False  # it cannot crash until it is started again
+        self._loop.call_later(delay, self._start, worker.number, context=Context())
 
     def crash(self, worker: SimulatedWorker, key: Any = None) -> None:
         """Crash a worker: nothing that it does has an effect from now on.
