@@ -113,7 +113,7 @@ OUTCOMES: dict[Outcome, Row] = {
     O.LEASE_LOST: Row(
         "another worker took the message over (`LeaseLostError`)", "unchanged", A.NONE, WARNING
     ),
-    # The intake logs an outage of the context cache, once.
+    # The intake logs an outage, once; an error of a guard or a listener is logged at ERROR.
     O.STORE_UNAVAILABLE: Row("the context cache fails", "unknown", A.RELEASE, None),
     O.UNDECODABLE: Row("the body cannot be decoded", "none", A.DEAD_LETTER, ERROR),
     O.CANCELLED: Row("is cancelled", "unchanged", A.RELEASE, None),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.failure_text import summary, type_name
 from retrytemplate._internal.formatting import format_count
 from retrytemplate.control.events import notify_listeners
+from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.workers import events
 from retrytemplate.workers.engine import OUTCOMES, Action, Emit, Outcome, Result, Rules
 from retrytemplate.workers.message import DamagedMessage, DeadLetter, Message
@@ -267,7 +268,7 @@ class Run:
             if runtime.listeners:
                 self.emit(events.MessageSuspected(**self._of(delivery)))
             return
-        self._log(delivery, OUTCOMES[result.outcome].level, result)
+        self._log(delivery, _level_of(result), result)
         if effect.event == "exclusive_timed_out":
             self.emit(events.MessageExclusiveTimedOut(**self._of(delivery)))
             return
@@ -355,6 +356,13 @@ class Run:
 
     def _of(self, delivery: Delivery) -> dict[str, Any]:
         return {**self.queue(), "key": delivery.key}
+
+
+def _level_of(result: Result) -> int | None:
+    is_store = result.outcome is Outcome.STORE_UNAVAILABLE
+    if is_store and not isinstance(result.error, CacheUnavailableError):
+        return logging.ERROR  # of a guard or a listener: it concerns this message
+    return OUTCOMES[result.outcome].level
 
 
 def _error_type(result: Result) -> str | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("retrytemplate.workers")
 AT_LEAST = 1.0
-"""Seconds for a step whose limit is 0."""
+"""Seconds for the cleanups if their limit is 0, and for a release after its limit."""
 
 
 def _seconds(default: float, check: Callable[..., None] = check_delay) -> Any:
@@ -61,7 +61,7 @@ class Shutdown:
     :param grace: for the attempts in flight, default 18.
     :param cancel: for the attempts that are cancelled after it, default 3.
     :param cleanup: for collected acknowledgements, the cleanups, the source and the cache, default
-        5.
+        5; with 0 they have 1 s.
     :param orchestrator: seconds after which the process is killed from outside, default 30; checked
         by ``WorkerRuntime.lint``.
     :param cleanups: run in order at the end.
@@ -81,9 +81,9 @@ class Shutdown:
     def total(self) -> float:
         """The longest duration of a shutdown, in seconds.
 
-        A queue that does not answer adds up to 2 s where ``grace`` is shorter.
+        If ``grace`` is below 2 s, a queue that does not answer can add up to 2 s.
         """
-        return self.intake + self.grace + self.cancel + self.cleanup
+        return self.intake + self.grace + self.cancel + (self.cleanup or AT_LEAST)
 
 
 @frozen

@@ -88,7 +88,7 @@ class RedisStreamSource:
     not connect; each method raises ``SourceUnavailableError`` if the server does not answer.
 
     >>> print(RedisStreamSource("redis://:secret@localhost", "orders", group="billing"))
-    redis://localhost:6379/0 orders/billing
+    localhost:6379/0 orders/billing
     """
 
     supports_delay = False
@@ -132,11 +132,11 @@ class RedisStreamSource:
         self._has_more = False
 
     def __repr__(self) -> str:
-        return f"<RedisStreamSource {self._connections} {self.name}/{self.group}>"
+        return f"<RedisStreamSource {self}>"
 
     def __str__(self) -> str:
         """The server without a password, the stream and the group."""
-        return f"redis://{self._connections} {self.name}/{self.group}"
+        return f"{self._connections} {self.name}/{self.group}"
 
     # -- open and close --------------------------------------------------------------------------
 

@@ -131,7 +131,12 @@ def test_release_that_hangs_leaves_time_for_the_cleanups(world, monkeypatch, cle
         await asyncio.sleep(3600.0)
 
     done = []
-    limits = Shutdown(cleanup=cleanup, cleanups=[Cleanup(lambda: done.append(1), "metrics")])
+
+    async def flush():
+        await asyncio.sleep(0.1)
+        done.append(1)
+
+    limits = Shutdown(cleanup=cleanup, cleanups=[Cleanup(flush, "metrics")])
     runtime = world.runtime(fail_late, shutdown=limits)
     monkeypatch.setattr(runtime.source, "release", hang)
     report = world.run_main(stopped_at(world, runtime, 1.0))
