@@ -154,7 +154,7 @@ def against_goals(results: Results) -> list[str]:
         over.append(f"import ({beyond:.1f} ms, goal {goals.IMPORT:g} ms)")
     return [
         "A goal marked (relative) is for the time divided by that of retrytemplate's "
-        f"decorated success: {multiples['listener']:.2f} for one listener, "
+        f"decorated success; measured: {multiples['listener']:.2f} for one listener, "
         f"{multiples['stateful']:.2f} for a stateful success.",
         f"Rows over their goal: {'; '.join(over)}." if over else "No row is over its goal.",
     ]

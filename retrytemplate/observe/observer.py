@@ -72,7 +72,7 @@ LOG = logging.getLogger("retrytemplate.observe")
 ID = "retrytemplate.id"
 HASH_KEY = "RETRYTEMPLATE_HASH_KEY"
 RANDOM_KEY = os.urandom(32)
-"""Of the process, and of the children that it forks."""
+"""The key of a process and of the children that it forks."""
 LEVELS: dict[str, int] = {
     name: logging.getLevelNamesMapping()[each.severity]
     for name, each in EVENT_TYPES.items()

@@ -375,7 +375,7 @@ class _Mapped(DelegatingClassifier):
 def mapped(classifier: ExceptionClassifier, to: Mapping[Any, Any]) -> ExceptionClassifier:
     """A classifier that maps the values of another one to other values.
 
-    :param classifier: the other one.
+    :param classifier: whose values are mapped.
     :param to: the new value of each of its values.
     :raises ValueError: one of its values has no new value.
 
@@ -384,4 +384,6 @@ def mapped(classifier: ExceptionClassifier, to: Mapping[Any, Any]) -> ExceptionC
     >>> mapped(speed, {"slow": 60.0, "fast": 1.0}).classify(TimeoutError())
     60.0
     """
+    if not isinstance(classifier, ExceptionClassifier):
+        raise TypeError(f"classifier must be an ExceptionClassifier, got {classifier!r}")
     return _Mapped({}, of=classifier, to=to)

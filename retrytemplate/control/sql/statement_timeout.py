@@ -39,7 +39,7 @@ def statement_limit(
 
     :param connection: of SQLAlchemy, ``with`` for a ``Connection``, ``async with`` for an
         ``AsyncConnection``; of a session: ``session.connection()``.
-    :param seconds: for each statement; None: it has no limit of its own.
+    :param seconds: the limit of each statement; None: only the remaining time limits it.
     :param lock: seconds that one waits for locks.
     :param deadline: None: the one in force when the statement begins.
     :param minimum: with less left no statement is sent.

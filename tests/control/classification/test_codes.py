@@ -377,6 +377,8 @@ def test_values_become_others():
 def test_value_without_a_mapping_is_rejected():
     with pytest.raises(ValueError, match="to must map 'nothing', a classifier value, got "):
         mapped(CODES, {"reset": 1} | dict.fromkeys(set(CODES.values()) - {"nothing"}))
+    with pytest.raises(TypeError, match="classifier must be an ExceptionClassifier, got 'x'"):
+        mapped("x", {})
 
 
 # What goes wrong.

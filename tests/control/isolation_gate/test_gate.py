@@ -444,7 +444,7 @@ def test_signal_handler_that_enters_while_its_thread_waits_is_rejected(gate):
     rejected = []
 
     def handler(*_):
-        if not holder.released.is_set():  # a later one finds its thread inside
+        if not holder.released.is_set():  # a later signal finds the main thread inside
             try:
                 gate.shared().__enter__()
             except GateTimeoutError as error:
@@ -455,7 +455,7 @@ def test_signal_handler_that_enters_while_its_thread_waits_is_rejected(gate):
 
     def send():
         until(lambda: gate.snapshot().waiting == 1)
-        while not holder.released.is_set():  # one that comes before the lock's wait does not end it
+        while not holder.released.is_set():  # a signal before the wait does not end the wait
             os.kill(os.getpid(), signal.SIGUSR1)
             holder.released.wait(0.05)
 

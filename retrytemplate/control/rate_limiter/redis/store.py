@@ -200,7 +200,7 @@ def _arguments(limit: StoredLimit, tokens: int, longest: float) -> tuple[Any, ..
 def call(script: Script, limit: StoredLimit, *arguments: Any) -> Operation[Any]:
     """Run a script; repeated, it takes more permits at most, and never exceeds the limit.
 
-    Its name is in the messages.
+    The name of this function is in the messages.
     """
     return (yield from eval_script(send_idempotent, script, limit.name, 2, *limit.keys, *arguments))
 
