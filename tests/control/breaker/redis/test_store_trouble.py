@@ -159,8 +159,10 @@ def test_recovered_store_is_used_again(valkey_binary, tmp_path, mode):
         shown = breaker.snapshot()
         assert (shown.state, shown.by) == ("forced_open", "kim")
         server.start()
-        wait_until(lambda: listener.of(CircuitStoreRecovered))
-        assert len(listener.of(CircuitStoreLost)) == 1
+        # An answer from before the end of the server may be applied after the first failure.
+        wait_until(
+            lambda: len(listener.of(CircuitStoreRecovered)) == len(listener.of(CircuitStoreLost))
+        )
         breaker.reset()
         assert breaker.outcome(fine).exception is None
         breaker.close()
