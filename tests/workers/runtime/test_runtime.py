@@ -450,6 +450,20 @@ def test_attempts_that_fail_in_one_store_outage_pause_once(world):
     assert max(event.seconds for event in world.of(QueuePaused)) < 1.0
 
 
+def test_error_of_another_part_of_an_execution_is_logged_with_its_message(world, caplog):
+    put(world)
+
+    class Broken(LeasedMemoryCache):
+        def begin(self, key, **options):
+            if world.clock.monotonic() < 1.0:
+                raise ValueError("odd")
+            return super().begin(key, **options)
+
+    world.run(world.note, cache=Broken(clock=world.clock))
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert any(each.startswith("billing key=m-0: attempt 0 of 5: ") for each in errors)
+
+
 @pytest.mark.parametrize(("operation", "calls"), [("begin", 1), ("succeed", 2)])
 def test_store_outage_releases_the_message_and_pauses(world, caplog, operation, calls):
     put(world)

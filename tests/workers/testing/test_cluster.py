@@ -87,6 +87,18 @@ def test_worker_that_starts_in_an_outage_of_the_queue_is_started_again():
     assert report.remaining == 0
 
 
+def test_error_of_a_worker_that_is_no_outage_ends_the_simulation():
+    cluster = SimulatedCluster(factory(set()), workers=2, seed=5)
+
+    def fail(part, operation):
+        if operation == "open":
+            raise ValueError("no such part")
+
+    cluster.before_call = fail
+    with pytest.raises(ValueError, match="no such part"):
+        cluster.run(20)
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", ["begin", "succeed", "fail", "release", "acknowledge"])
 def test_crash_at_a_step_loses_no_message_and_attributes_nothing(step, after):
