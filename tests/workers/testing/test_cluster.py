@@ -87,7 +87,7 @@ def test_worker_that_starts_in_an_outage_of_the_queue_is_started_again():
     assert report.remaining == 0
 
 
-def test_error_of_a_worker_that_is_no_outage_ends_the_simulation():
+def test_error_of_a_worker_other_than_an_outage_ends_the_simulation():
     cluster = SimulatedCluster(factory(set()), workers=2, seed=5)
 
     def fail(part, operation):
