@@ -37,7 +37,7 @@ from retrytemplate.workers.runtime.snapshot import RuntimeSnapshot, snapshot_of
 from retrytemplate.workers.sources.base import METHODS as SOURCE_METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from random import Random
 
     from retrytemplate._internal.validation import Seconds
@@ -216,14 +216,22 @@ class WorkerRuntime(Observable):
         loop = asyncio.get_running_loop()
         gate = PROCESS_GATE if self.gate is None else self.gate
         self._run = None
-        await self.source.open()
-        shares_database = getattr(self.source, "shares_database", None)
-        is_one = shares_database is not None and await shares_database(self.cache)
-        registry = await self._register()
-        run = self._run = Run(self, self.cache, gate, registry, settles_in_transaction=is_one)
-        receiving = loop.create_task(run.intake.run())
-        maintaining = loop.create_task(run.maintain())
         stopped = loop.create_task(stop.wait())
+        opening = loop.create_task(self._open())
+        await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            try:
+                registry, is_one = opening.result()
+            except BaseException:
+                stopped.cancel()
+                raise
+            run = Run(self, self.cache, gate, registry, settles_in_transaction=is_one)
+            receiving = loop.create_task(run.intake.run())
+        else:
+            run = Run(self, self.cache, gate)
+            receiving = loop.create_task(_opened_late(opening, run))
+        self._run = run
+        maintaining = loop.create_task(run.maintain())
         failed = loop.create_task(run.failed.wait())
         done, _ = await asyncio.wait(
             [receiving, maintaining, stopped, failed], return_when=asyncio.FIRST_COMPLETED
@@ -234,6 +242,13 @@ class WorkerRuntime(Observable):
         reason = self._reason if stop.is_set() else CancelReason.SIBLING_FAILED
         tasks = [maintaining, stopped, failed]
         return await shut_down(run, self.cache, receiving, tasks, reason, hurry)
+
+    async def _open(self) -> tuple[Registry | None, bool]:
+        """Open the source, and enter the registry; whether source and cache share a database."""
+        await self.source.open()
+        shares_database = getattr(self.source, "shares_database", None)
+        is_one = shares_database is not None and await shares_database(self.cache)
+        return await self._register(), is_one
 
     async def _register(self) -> Registry | None:
         """Enter the registry in the cache, if other processes can read it there."""
@@ -293,6 +308,14 @@ class WorkerRuntime(Observable):
         ...         return await runtime.run()
         """
         return _handled_signals(self.stop)
+
+
+async def _opened_late(
+    opening: asyncio.Task[tuple[Registry | None, bool]], run: Run
+) -> Sequence[Message]:
+    """The receive of a run that was stopped before its source was open: no message."""
+    run.registry, _ = await opening
+    return ()
 
 
 @asynccontextmanager

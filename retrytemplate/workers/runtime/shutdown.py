@@ -92,7 +92,8 @@ class ShutdownReport:
 
     :param settled: messages that were settled during the shutdown.
     :param released: messages that were released.
-    :param cancelled: attempts that were cancelled at the end of the grace period.
+    :param cancelled: attempts that were cancelled at the end of the grace period; not those whose
+        end or settlement was in progress.
     :param stuck: attempts that ignored the cancellation; their leases expire.
     :param cleanups_failed: resources whose cleanup failed.
     :param elapsed: seconds.
@@ -178,10 +179,10 @@ class _Steps:
 
     async def cancel_attempts(self) -> None:
         """Cancel the rest, and wait for it."""
-        busy = [slot for slot in self.run.slots if slot.delivery is not None]
+        busy = [slot.delivery for slot in self.run.slots if slot.delivery is not None]
         if busy:
             self._announce("cancel")
-        self.cancelled = len(busy)
+        self.cancelled = sum(delivery.may_cancel for delivery in busy)
         for slot in list(self.run.slots):
             slot.cancel(self.reason)
         tasks = [slot.task for slot in self.run.slots]
@@ -189,9 +190,17 @@ class _Steps:
             await asyncio.wait(tasks, timeout=self.limits.cancel if busy else AT_LEAST)
         self.run.is_over = True
         for slot in self.run.slots:
-            if slot.delivery is not None:
+            if slot.delivery is None:
+                continue
+            if slot.delivery.may_cancel:
                 self.stuck += 1
                 slot.report_stuck()
+                continue
+            LOG.warning(
+                "%s key=%s: the message is not settled in time; the queue may deliver it again",
+                self.run.runtime.name,
+                slot.delivery.key,
+            )
 
     async def clean_up(
         self, receiving: asyncio.Task[Sequence[Message]], tasks: Sequence[asyncio.Task[Any]]

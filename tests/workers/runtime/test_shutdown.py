@@ -439,3 +439,78 @@ def test_running_runtime_cannot_be_run_again(world):
 def test_wrong_limit_is_named(name):
     with pytest.raises(ValueError, match=name):
         Shutdown(**{name: -1.0})
+
+
+class Opening:
+    """A queue that takes its time to open."""
+
+    def __init__(self, runtime, seconds, error=None):
+        self.steps = []
+        self._seconds, self._error = seconds, error
+        self._close = runtime.source.close
+        runtime.source.open, runtime.source.close = self.open, self.close
+
+    async def open(self):
+        try:
+            await asyncio.sleep(self._seconds)
+        except asyncio.CancelledError:
+            self.steps.append("cancelled")
+            raise
+        self.steps.append("opened")
+        if self._error is not None:
+            raise self._error
+
+    async def close(self):
+        self.steps.append("closed")
+        await self._close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [(1.5, ["opened", "closed"]), (3600.0, ["cancelled", "closed"])]
+)
+def test_stop_while_the_queue_is_opened_is_bounded(world, seconds, steps):
+    put(world)
+    runtime = world.runtime(world.note)
+    opening = Opening(runtime, seconds)
+    report = world.run_main(stopped_at(world, runtime, 1.0))
+    assert opening.steps == steps
+    assert report.elapsed <= 1.0
+    assert (report.clean, world.calls, ready(world)) == (True, [], ["m-0"])
+
+
+def test_queue_that_cannot_be_opened_raises_its_error_if_no_stop_was_requested(world):
+    runtime = world.runtime(world.note)
+    opening = Opening(runtime, 0.5, ConnectionError("unreachable"))
+    with pytest.raises(ConnectionError, match="unreachable"):
+        world.run_main(stopped_at(world, runtime, 1.0))
+    assert opening.steps == ["opened"]
+
+
+def test_cancelled_run_cancels_the_opening_of_its_queue(world):
+    runtime = world.runtime(world.note)
+    opening = Opening(runtime, 3600.0)
+
+    async def main():
+        async with asyncio.timeout(1.0):
+            await runtime.run()
+
+    with pytest.raises(TimeoutError):
+        world.run_main(main())
+    assert opening.steps == ["cancelled", "closed"]
+    assert world.clock.monotonic() < 3.0
+
+
+def test_settlement_beyond_the_grace_period_is_neither_cancelled_nor_stuck(
+    world, monkeypatch, caplog
+):
+    put(world)
+    runtime = world.runtime(world.note, shutdown=Shutdown(grace=2.0), settle_timeout=60.0)
+
+    async def acknowledge(messages):
+        await asyncio.sleep(3600.0)
+
+    monkeypatch.setattr(runtime.source, "acknowledge", acknowledge)
+    report = world.run_main(stopped_at(world, runtime, 1.0))
+    assert (report.cancelled, report.stuck, report.clean) == (0, 0, False)
+    assert "key=m-0: the message is not settled" in caplog.text
+    assert "ignores its cancellation" not in caplog.text
