@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SECONDS",
     "NumberOrCallable",
+    "accepts",
     "check_at_least",
     "check_at_least_one",
     "check_choice",
@@ -224,8 +225,28 @@ class NumberOrCallable:
         self.check = check
 
     def __call__(self, instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        is_function = callable(value) and not isinstance(value, type)
-        (check_function if is_function else self.check)(attribute.alias or attribute.name, value)
+        name = attribute.alias or attribute.name
+        if not callable(value) or isinstance(value, type):
+            self.check(name, value)
+            return
+        check_function(name, value)
+        if accepts(value, 0) is False:
+            raise TypeError(
+                f"{name} must be a number, or a function without parameters, got {value!r}"
+            )
+
+
+def accepts(function: Callable[..., Any], count: int) -> bool | None:
+    """Whether a function can be called with this number of arguments; None if it is not known."""
+    from inspect import signature
+
+    try:
+        signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a function in C
+        return None
+    return True
 
 
 def number_field(default: float, check: Check, converter: Callable[[Any], Any]) -> Any:

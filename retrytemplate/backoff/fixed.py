@@ -12,7 +12,6 @@ from retrytemplate.backoff import base
 from retrytemplate.backoff.base import JSON, NumbersBackoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
     from retrytemplate.backoff.base import RandomSource
@@ -20,22 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["FixedBackoff", "UniformRandomBackoff"]
 
 
-def _takes(function: Callable[..., Any], count: int) -> bool:
-    from inspect import signature
-
-    try:
-        signature(function).bind(*range(count))
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def _zero_or_two_parameters(name: str, value: Any) -> None:
     if not callable(value):
         validation.check_delay(name, value)
         return
     validation.check_function(name, value)
-    if not _takes(value, 2) and not _takes(value, 0):
+    if not validation.accepts(value, 2) and not validation.accepts(value, 0):
         raise TypeError(
             f"{name} must be a number, or a callable that takes nothing or (failures, exception), "
             f"got {value!r}"
@@ -69,7 +58,7 @@ class FixedBackoff(NumbersBackoff):
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "never_waits", self.delay == 0)
-        per_failure = callable(self.delay) and _takes(self.delay, 2)
+        per_failure = callable(self.delay) and bool(validation.accepts(self.delay, 2))
         object.__setattr__(self, "_per_failure", per_failure)
         object.__setattr__(self, "_dynamic", callable(self.delay) and not per_failure)
 

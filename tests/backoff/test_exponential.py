@@ -192,6 +192,12 @@ def test_number_callable_is_called_once_per_execution():
     assert delays(backoff.resolved(), 4) == [1, 3, 9, 27]
 
 
+@pytest.mark.parametrize("field", ["initial", "multiplier", "maximum"])
+def test_function_with_parameters_is_rejected_where_a_number_is_read(field):
+    with pytest.raises(TypeError, match=f"^{field} must be a number, or a function without par"):
+        ExponentialBackoff(**{field: lambda failures, error: 1.0})
+
+
 @pytest.mark.statement("S0-66")
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),

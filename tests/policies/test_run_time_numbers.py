@@ -53,6 +53,12 @@ def test_number_of_attempts_is_read_once_per_execution(kind):
     assert attempts(second, OSError()) == second.max_attempts == 4
 
 
+@pytest.mark.parametrize("kind", [SimpleRetryPolicy, MaxAttemptsRetryPolicy, TimeoutRetryPolicy])
+def test_function_with_parameters_is_rejected(kind):
+    with pytest.raises(TypeError, match="must be a number, or a function without parameters, got"):
+        kind(lambda context: 2)
+
+
 @pytest.mark.parametrize("kind", [SimpleRetryPolicy, MaxAttemptsRetryPolicy])
 def test_unresolved_number_is_read_for_each_decision(kind):
     limit = 2
