@@ -68,7 +68,7 @@ def test_skipped_test_fails_a_parallel_run_in_ci(green):
 
 # Where a leftover stays, its test waits to the end of the limits.
 FAILING = """
-import os, pytest, socket, subprocess, sys, threading, warnings
+import itertools, os, pytest, socket, subprocess, sys, threading, warnings
 from tests.support import leftovers
 SOON, leftovers.SOON, leftovers.CLOSING = leftovers.SOON, 0.2, 0.2
 kept = []
@@ -107,6 +107,10 @@ def test_warning():
 def test_nothing():
     leftovers.SOON = SOON
     threading.Thread(target=int).start()
+def test_missed():  # by one of the listings
+    listed, calls = leftovers.children, itertools.count()
+    leftovers.children = lambda: set() if next(calls) == 50 else listed()
+    kept.append(subprocess.Popen(["sleep", "0.3"]))
 """
 UNKNOWN = "import pytest\n@pytest.mark.statment('S0-01')\ndef test_it(): ...\n"
 
@@ -134,7 +138,7 @@ def test_leftover_of_a_test_fails_it(failures):
     assert "ResourceWarning: unclosed <socket.socket" in output
     assert re.search(r"the open '/.*/test_it.py'\n", output)
     assert re.search(r"the open 'socket:.*'\n", output)
-    assert {name for _, name in outcomes}.isdisjoint(["killed", "shared_file", "nothing"])
+    assert {name for _, name in outcomes}.isdisjoint(["killed", "shared_file", "nothing", "missed"])
 
 
 def test_example_with_another_result_fails(failures):

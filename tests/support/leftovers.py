@@ -121,10 +121,12 @@ class Leftovers:
             return []
         arguments.clear()
         self._wait(SHORT, self._new_tasks)
-        if Leftovers()._is_more_than(self):
-            gc.collect()
-            self._wait(SOON, self._new_tasks)
-            self._wait(CLOSING, self._new_targets)
+        if not Leftovers()._is_more_than(self):
+            return []
+        gc.collect()
+        self._wait(SOON, self._new_tasks)
+        self._wait(CLOSING, self._new_targets)
+        self._wait(SOON, self._new_tasks)  # a listing of children may miss one while others end
         names = [f"the thread {each.name!r}" for each in self._new_threads()]
         names += [f"the process {each!r}" for each in map(self._killed, self._new_children())]
         names += [f"the open {each!r}" for each in self._new_targets()]
