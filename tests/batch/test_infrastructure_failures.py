@@ -1,7 +1,9 @@
 """Failures of the infrastructure during a run."""
 
+from operator import itemgetter
+
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, text
 
 from retrytemplate import LeaseLostError, SimpleRetryPolicy
 from retrytemplate.batch import (
@@ -9,6 +11,7 @@ from retrytemplate.batch import (
     JobRepository,
     JobRepositoryError,
     JsonLinesReader,
+    QueryReader,
     RunLostError,
     SkipPolicy,
 )
@@ -77,6 +80,60 @@ def test_source_without_items_of_the_chunk_in_progress_ends_the_run(sqlite, mode
     report = run(sqlite.step([1]), mode)
     assert (report.status, sqlite.rows()) == ("failed", [])
     assert "has 1 items, but the chunk in progress had 3" in str(report.error)
+
+
+@pytest.fixture
+def partly_written(sqlite):
+    """A step over a query; its run failed after the first two of the four items of a chunk."""
+    with sqlite.jobs.engine.begin() as transaction:
+        transaction.execute(text("CREATE TABLE numbers (id INTEGER PRIMARY KEY)"))
+        for number in range(1, 10):
+            transaction.execute(text("INSERT INTO numbers VALUES (:id)"), {"id": number})
+    failures = [ValueError("of four"), ValueError("of two"), KeyError("a defect")]
+
+    def write(item, number):
+        if item == 3 and failures:
+            raise failures.pop(0)
+
+    step = sqlite.step(
+        reader=QueryReader("SELECT id FROM numbers", engine=sqlite.jobs.engine),
+        processor=itemgetter("id"),
+        write=write,
+        skip=SkipPolicy(on=ValueError),
+        retry=SimpleRetryPolicy(1),
+        chunk_size=4,
+    )
+    assert step.run().pending == 2
+    assert sqlite.rows() == [1, 2]
+    return step
+
+
+def test_query_that_has_lost_written_items_of_the_chunk_in_progress_ends_the_run(
+    sqlite, partly_written
+):
+    with sqlite.jobs.engine.begin() as transaction:
+        transaction.execute(text("DELETE FROM numbers WHERE id <= 2"))
+    report = partly_written.run()
+    assert (report.status, sqlite.rows()) == ("failed", [1, 2])
+    assert "it now ends with [6], not [4]; move a condition" in str(report.error)
+
+
+def test_query_with_the_same_items_resumes_a_chunk_that_is_partly_written(sqlite, partly_written):
+    assert partly_written.run().status == "completed"
+    assert sqlite.rows() == list(range(1, 10))
+
+
+def test_query_may_lose_items_of_a_chunk_of_which_none_is_written(sqlite):
+    with sqlite.jobs.engine.begin() as transaction:
+        transaction.execute(text("CREATE TABLE numbers (id INTEGER PRIMARY KEY)"))
+        transaction.execute(text("INSERT INTO numbers VALUES (1), (2), (3), (4)"))
+    reader = QueryReader("SELECT id FROM numbers", engine=sqlite.jobs.engine)
+    settings = {"reader": reader, "processor": itemgetter("id"), "chunk_size": 2}
+    assert sqlite.step(write=always(1), **settings).run().status == "failed"
+    with sqlite.jobs.engine.begin() as transaction:
+        transaction.execute(text("DELETE FROM numbers WHERE id = 2"))
+    assert sqlite.step(**settings).run().status == "completed"
+    assert sqlite.rows() == [1, 3, 4]
 
 
 def test_unreachable_repository_is_named(tmp_path):

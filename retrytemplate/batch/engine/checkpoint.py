@@ -44,6 +44,7 @@ class Checkpoint:
         was not in progress when the process crashed.
     :param position: the reader's, before the chunk.
     :param count: number of its items; None: they were not read yet.
+    :param last: ``Records.last`` of its items.
     :param pending: the remaining ones, as ranges ``(first, last + 1)``.
     :param isolating: True after the first crash of a process with this chunk: from then on items
         are processed one by one, and no other is in flight.
@@ -58,6 +59,7 @@ class Checkpoint:
     position: JSON = None
     entered: bool = False
     count: int | None = None
+    last: JSON = None
     pending: Ranges = ()
     isolating: bool = False
     isolated_item: int | None = None
@@ -65,6 +67,11 @@ class Checkpoint:
     unattributed_crashes: int = 0
     payloads: tuple[str, ...] | None = None
     broken: Mapping[int, str] = field(factory=dict)
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether it is about some of its items, by index."""
+        return self.waiting != self.count or bool(self.crashes)
 
     @property
     def waiting(self) -> int:
@@ -154,6 +161,7 @@ FIELDS: Mapping[str, Field] = {
     "position": ANY,
     "entered": FLAG,
     "count": or_null(COUNT),
+    "last": ANY,
     "pending": LIST,
     "isolating": FLAG,
     "isolated_item": or_null(COUNT),

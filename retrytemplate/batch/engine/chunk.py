@@ -116,7 +116,11 @@ class Chunk:
         decided = {*done, *self.letters}
         pending = ranges_of(index for index in self.remaining if index not in decided)
         return evolve(
-            self.checkpoint, count=self.size, pending=pending, isolated_item=isolated_item
+            self.checkpoint,
+            count=self.size,
+            last=self.read.records.last,
+            pending=pending,
+            isolated_item=isolated_item,
         )
 
     def apply(self, done: Collection[int], checkpoint: Checkpoint) -> None:

@@ -156,12 +156,22 @@ class Machine:
 
     def _check_source_unchanged(self, read: ReadRecords, checkpoint: Checkpoint) -> None:
         """End the run if the source no longer has the chunk in progress."""
-        found = len(read.records.items)
-        if checkpoint.count is not None and found != checkpoint.count:
+        if checkpoint.count is None:
+            return
+        found, last = len(read.records.items), read.records.last
+        if found != checkpoint.count:
             raise Fatal(
                 ReaderError(
                     f"{read.records.source} has {found} items, but the chunk in progress had "
                     f"{checkpoint.count}; give the step its former source, or restart the run"
+                )
+            )
+        if last != checkpoint.last and checkpoint.has_indexes:
+            raise Fatal(
+                ReaderError(
+                    f"{read.records.source} has other items than the chunk in progress: it now "
+                    f"ends with {last!r}, not {checkpoint.last!r}; move a condition on what the "
+                    "job changes from the query into the processor"
                 )
             )
 

@@ -24,6 +24,7 @@ class Records:
     :param source: where they come from; with its number it makes a record known.
     :param first: the number of the first one in its source, from 1.
     :param broken: the errors of records that cannot be read, by index.
+    :param last: identifies the last record, if other records could be read in its place later.
 
     >>> records = Records(["a", "b"], "letters", first=25)
     >>> len(records), records.number(1), bool(Records([], "letters", first=27))
@@ -34,6 +35,7 @@ class Records:
     source: str
     first: int
     broken: Mapping[int, ReadError] = field(factory=dict)
+    last: JSON = None
 
     def __len__(self) -> int:
         return len(self.items)

@@ -41,7 +41,8 @@ class QueryReader(Reader):
     Each read is a query of its own for the rows behind the last key (never an ``OFFSET``), in a
     short transaction.  Rows that come behind it meanwhile are read, rows that come before it are
     not.  While a chunk is not over its rows must stay: put a condition on what the job changes into
-    the processor, not into the query.  An index on the key makes the pages cheap.
+    the processor, not into the query.  A resumed run ends with a ``ReaderError`` if a chunk of
+    which some rows are written has another last row.  An index on the key makes the pages cheap.
 
     >>> from sqlalchemy import create_engine, text
     >>> engine = create_engine("sqlite://")
@@ -180,9 +181,11 @@ class _Pages:
         names = names[:width]
         items = [dict(zip(names, row)) for row in rows[:limit]]  # noqa: B905  # without the rest
         number = 0 if position is None else position["number"]
+        last = None
         if items:
-            position = {"after": keys[len(items) - 1], "number": number + len(items)}
-        return Records(items, self.source, number + 1), position
+            last = keys[len(items) - 1]
+            position = {"after": last, "number": number + len(items)}
+        return Records(items, self.source, number + 1, last=last), position
 
     def check_key(self, key: list[Any]) -> None:
         """Raise unless the journal can keep the key as it is."""
