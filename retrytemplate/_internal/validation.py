@@ -230,22 +230,29 @@ class NumberOrCallable:
             self.check(name, value)
             return
         check_function(name, value)
-        if accepts(value, 0) is False:
+        if accepts(value, 0, follow_wrapped=False) is False:
             raise TypeError(
                 f"{name} must be a number, or a function without parameters, got {value!r}"
             )
 
 
-def accepts(function: Callable[..., Any], count: int) -> bool | None:
-    """Whether a function can be called with this number of arguments; None if it is not known."""
+def accepts(
+    function: Callable[..., Any], count: int, *, follow_wrapped: bool = True
+) -> bool | None:
+    """Whether a function can be called with this number of arguments; None if it is not known.
+
+    :param follow_wrapped: False: a decorated function has the parameters of its wrapper.
+    """
     from inspect import signature
 
     try:
-        signature(function).bind(*range(count))
+        parameters = signature(function, follow_wrapped=follow_wrapped)
+    except (TypeError, ValueError):  # a function in C
+        return None
+    try:
+        parameters.bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # a function in C
-        return None
     return True
 
 

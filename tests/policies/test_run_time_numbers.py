@@ -1,6 +1,7 @@
 """Callable numbers: read when an execution resolves its policy, and checked."""
 
 from datetime import timedelta
+from functools import wraps
 
 import pytest
 
@@ -57,6 +58,17 @@ def test_number_of_attempts_is_read_once_per_execution(kind):
 def test_function_with_parameters_is_rejected(kind):
     with pytest.raises(TypeError, match="must be a number, or a function without parameters, got"):
         kind(lambda context: 2)
+
+
+def test_decorated_function_has_the_parameters_of_its_wrapper():
+    def limit(settings):
+        return settings["attempts"]
+
+    @wraps(limit)
+    def read():
+        return limit({"attempts": 2})
+
+    assert SimpleRetryPolicy(read).resolved().max_attempts == 2
 
 
 @pytest.mark.parametrize("kind", [SimpleRetryPolicy, MaxAttemptsRetryPolicy])

@@ -224,3 +224,29 @@ def test_unavailable_store_is_logged_once_and_delays_nothing(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "billing: the registry is not written: CacheUnavailableError: no answer"
     ]
+
+
+def test_runtime_that_is_stopped_while_it_enters_does_not_count_as_crashed(cache):
+    swap = cache.swap
+    is_written = asyncio.Event()
+
+    async def write(*args):
+        done = await swap(*args)
+        cache.swap = swap
+        is_written.set()
+        await asyncio.Event().wait()  # its answer never comes
+        return done
+
+    async def main():
+        runtime = runtime_on(cache, print)
+        cache.swap = write
+        running = asyncio.create_task(runtime.run())
+        await is_written.wait()
+        runtime.stop()
+        runtime.stop()
+        report = await running
+        idle = (await cache.peek(KEY)).attributes["idle"]
+        await cache.close()
+        return report.cleanups_failed, idle
+
+    assert asyncio.run(main()) == ((), {})

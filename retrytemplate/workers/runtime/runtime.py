@@ -37,7 +37,7 @@ from retrytemplate.workers.runtime.snapshot import RuntimeSnapshot, snapshot_of
 from retrytemplate.workers.sources.base import METHODS as SOURCE_METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable
     from random import Random
 
     from retrytemplate._internal.validation import Seconds
@@ -107,6 +107,7 @@ class WorkerRuntime(Observable):
     _run: Run | None = None
     _stop: asyncio.Event | None = None
     _hurry: asyncio.Event | None = None
+    _opening: asyncio.Timeout | None = None
     _reason = CancelReason.MANUAL
 
     def __init__(
@@ -207,6 +208,8 @@ class WorkerRuntime(Observable):
             self._hurry.set()
             self.stop()
             await wait_shielded([task])
+            if not task.cancelled():
+                task.exception()  # marks it as retrieved
             raise
         finally:
             self._stop = self._hurry = None
@@ -214,24 +217,11 @@ class WorkerRuntime(Observable):
 
     async def _main(self, stop: asyncio.Event, hurry: asyncio.Event) -> ShutdownReport:
         loop = asyncio.get_running_loop()
-        gate = PROCESS_GATE if self.gate is None else self.gate
         self._run = None
-        stopped = loop.create_task(stop.wait())
-        opening = loop.create_task(self._open())
-        await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if opening.done():
-            try:
-                registry, is_one = opening.result()
-            except BaseException:
-                stopped.cancel()
-                raise
-            run = Run(self, self.cache, gate, registry, settles_in_transaction=is_one)
-            receiving = loop.create_task(run.intake.run())
-        else:
-            run = Run(self, self.cache, gate)
-            receiving = loop.create_task(_opened_late(opening, run))
-        self._run = run
+        run = self._run = await self._open(stop, hurry)
+        receiving = loop.create_task(run.intake.run())
         maintaining = loop.create_task(run.maintain())
+        stopped = loop.create_task(stop.wait())
         failed = loop.create_task(run.failed.wait())
         done, _ = await asyncio.wait(
             [receiving, maintaining, stopped, failed], return_when=asyncio.FIRST_COMPLETED
@@ -243,25 +233,42 @@ class WorkerRuntime(Observable):
         tasks = [maintaining, stopped, failed]
         return await shut_down(run, self.cache, receiving, tasks, reason, hurry)
 
-    async def _open(self) -> tuple[Registry | None, bool]:
-        """Open the source, and enter the registry; whether source and cache share a database."""
-        await self.source.open()
-        shares_database = getattr(self.source, "shares_database", None)
-        is_one = shares_database is not None and await shares_database(self.cache)
-        return await self._register(), is_one
+    async def _open(self, stop: asyncio.Event, hurry: asyncio.Event) -> Run:
+        """Open the source, and enter the registry; ``stop`` ends it after a time."""
+        gate = PROCESS_GATE if self.gate is None else self.gate
+        registry, is_one = None, False
+        self._opening = opening = asyncio.timeout(self._opening_limit(stop, hurry))
+        try:
+            async with opening:
+                await self.source.open()
+                shares_database = getattr(self.source, "shares_database", None)
+                is_one = shares_database is not None and await shares_database(self.cache)
+                if isinstance(self.cache, AwaitedCache):  # other processes can read it there
+                    registry = Registry(self.cache, self.name, self.snapshot, self.clock)
+                    await self._enter(registry)
+        except TimeoutError:
+            if not opening.expired():
+                raise
+        finally:
+            self._opening = None
+        run = Run(self, self.cache, gate, registry, settles_in_transaction=is_one)
+        if stop.is_set():
+            run.intake.stop()
+        return run
 
-    async def _register(self) -> Registry | None:
-        """Enter the registry in the cache, if other processes can read it there."""
-        if not isinstance(self.cache, AwaitedCache):
-            return None
-        registry = Registry(self.cache, self.name, self.snapshot, self.clock)
+    def _opening_limit(self, stop: asyncio.Event, hurry: asyncio.Event) -> float | None:
+        """Seconds from now on for which the source may be opened; None: no limit."""
+        if hurry.is_set():
+            return 0.0
+        return self.shutdown.intake if stop.is_set() else None
+
+    async def _enter(self, registry: Registry) -> None:
         try:
             await registry.enter()
         except CrashLoopError:
             await self.source.close()
             await self.cache.close()
             raise
-        return registry
 
     def stop(self, reason: CancelReason = CancelReason.SERVER_SHUTDOWN) -> None:
         """Begin the shutdown; a second call ends its grace period.
@@ -274,6 +281,9 @@ class WorkerRuntime(Observable):
             self._hurry.set()
         self._reason = CancelReason(reason)
         self._stop.set()
+        if self._opening is not None and not self._opening.expired():
+            limit = self._opening_limit(self._stop, self._hurry) or 0.0
+            self._opening.reschedule(asyncio.get_running_loop().time() + limit)
 
     def lint(self) -> tuple[LintWarning, ...]:
         """Check the settings against each other, the source and the cache.
@@ -308,14 +318,6 @@ class WorkerRuntime(Observable):
         ...         return await runtime.run()
         """
         return _handled_signals(self.stop)
-
-
-async def _opened_late(
-    opening: asyncio.Task[tuple[Registry | None, bool]], run: Run
-) -> Sequence[Message]:
-    """The receive of a run that was stopped before its source was open: no message."""
-    run.registry, _ = await opening
-    return ()
 
 
 @asynccontextmanager

@@ -190,17 +190,9 @@ class _Steps:
             await asyncio.wait(tasks, timeout=self.limits.cancel if busy else AT_LEAST)
         self.run.is_over = True
         for slot in self.run.slots:
-            if slot.delivery is None:
-                continue
-            if slot.delivery.may_cancel:
+            if slot.delivery is not None and slot.delivery.may_cancel:
                 self.stuck += 1
                 slot.report_stuck()
-                continue
-            LOG.warning(
-                "%s key=%s: the message is not settled in time; the queue may deliver it again",
-                self.run.runtime.name,
-                slot.delivery.key,
-            )
 
     async def clean_up(
         self, receiving: asyncio.Task[Sequence[Message]], tasks: Sequence[asyncio.Task[Any]]
@@ -225,6 +217,13 @@ class _Steps:
         for step in steps:
             await self._clean(step, end)
         run.threads.close()
+        for slot in run.slots:
+            if slot.delivery is not None and not slot.delivery.may_cancel:
+                LOG.warning(
+                    "%s key=%s: the message is not settled in time; the queue may deliver it again",
+                    run.runtime.name,
+                    slot.delivery.key,
+                )
 
     async def _clean(self, step: Cleanup, end: float) -> None:
         rest = max(0.0, end - self.run.clock.monotonic())

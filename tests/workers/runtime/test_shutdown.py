@@ -478,10 +478,12 @@ def test_stop_while_the_queue_is_opened_is_bounded(world, seconds, steps):
     assert (report.clean, world.calls, ready(world)) == (True, [], ["m-0"])
 
 
-def test_queue_that_cannot_be_opened_raises_its_error_if_no_stop_was_requested(world):
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5])  # before the stop, with it, and after it
+@pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
+def test_queue_that_cannot_be_opened_raises_its_error(world, seconds, error):
     runtime = world.runtime(world.note)
-    opening = Opening(runtime, 0.5, ConnectionError("unreachable"))
-    with pytest.raises(ConnectionError, match="unreachable"):
+    opening = Opening(runtime, seconds, error("unreachable"))
+    with pytest.raises(error, match="unreachable"):
         world.run_main(stopped_at(world, runtime, 1.0))
     assert opening.steps == ["opened"]
 
