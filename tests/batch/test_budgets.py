@@ -113,3 +113,4 @@ def test_skip_rate_is_exact_at_whole_percentages(percent, hundreds):
 
 def test_skip_rate_allows_no_skip_before_the_first_read():
     assert not SkipPolicy(rate=0.29).has_room(skipped=0, read=0)
+    assert SkipPolicy(rate=1.0).has_room(skipped=0, read=1)

@@ -57,6 +57,16 @@ def test_messages_are_sent_after_the_commit(world, mode):
     assert seen == [({"item": 1}, [1, 2]), ({"item": 3}, [1, 2, 3])]
 
 
+def test_messages_of_the_chunk_in_progress_are_sent_after_a_stop(sqlite, mode):
+    bus = Bus()
+    step = sqlite.step(
+        [1, 3, 4], write=lambda *_: step.stop(), chunk_size=2, outbox=Outbox(bus, about)
+    )
+    report = run(step, mode)
+    assert (report.status, report.unsent) == ("stopped", 0)
+    assert bus.payloads() == [{"item": 1}, {"item": 3}]
+
+
 def test_rolled_back_attempt_sends_nothing(sqlite, mode):
     bus = Bus()
     step = sqlite.step([1], write=Flaky(1), retry=SimpleRetryPolicy(2), outbox=Outbox(bus, about))

@@ -75,7 +75,7 @@ class FaultSearch:
         if high - low < 2:
             self._parts.append((low, high))
             return
-        middle = (low + high) // 2 if self._halves() else low + 1
+        middle = (low + high) // 2
         self._parts += [(middle, high), (low, middle)]
 
     def _halves(self) -> bool:

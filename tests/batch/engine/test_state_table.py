@@ -385,6 +385,17 @@ def test_isolated_item_with_max_crashes_is_dead_lettered():
     assert (process.journal.isolated_item, process.journal.pending) == (1, ((1, 4),))
 
 
+def test_item_with_max_crashes_is_not_the_next_isolated_one():
+    crashes = {1: (("worker", 17.0),) * MAX_CRASHES}
+    known = Checkpoint(position=0, count=4, pending=((0, 4),), isolating=True, crashes=crashes)
+    process = StepProcess(known)
+    process.read()
+    process.commit()
+    assert (process.effect.items, process.journal.isolated_item) == ([0], 0)
+    process.commit()
+    assert process.journal.isolated_item == 2
+
+
 def test_last_isolated_item_with_max_crashes_ends_its_chunk():
     crashes = {3: (("worker", 17.0),) * MAX_CRASHES}
     known = Checkpoint(position=0, count=4, pending=((3, 4),), isolating=True, crashes=crashes)
