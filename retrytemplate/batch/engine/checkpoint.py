@@ -44,7 +44,7 @@ class Checkpoint:
         was not in progress when the process crashed.
     :param position: the reader's, before the chunk.
     :param count: number of its items; None: they were not read yet.
-    :param last: ``Records.last`` of its items.
+    :param fingerprint: ``Records.fingerprint`` of its items.
     :param pending: the remaining ones, as ranges ``(first, last + 1)``.
     :param isolating: True after the first crash of a process with this chunk: from then on items
         are processed one by one, and no other is in flight.
@@ -59,7 +59,7 @@ class Checkpoint:
     position: JSON = None
     entered: bool = False
     count: int | None = None
-    last: JSON = None
+    fingerprint: int | None = None
     pending: Ranges = ()
     isolating: bool = False
     isolated_item: int | None = None
@@ -161,7 +161,7 @@ FIELDS: Mapping[str, Field] = {
     "position": ANY,
     "entered": FLAG,
     "count": or_null(COUNT),
-    "last": ANY,
+    "fingerprint": or_null(COUNT),
     "pending": LIST,
     "isolating": FLAG,
     "isolated_item": or_null(COUNT),

@@ -118,7 +118,7 @@ class Chunk:
         return evolve(
             self.checkpoint,
             count=self.size,
-            last=self.read.records.last,
+            fingerprint=self.read.records.fingerprint,
             pending=pending,
             isolated_item=isolated_item,
         )

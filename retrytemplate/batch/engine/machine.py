@@ -158,7 +158,7 @@ class Machine:
         """End the run if the source no longer has the chunk in progress."""
         if checkpoint.count is None:
             return
-        found, last = len(read.records.items), read.records.last
+        found, before = len(read.records.items), checkpoint.fingerprint
         if found != checkpoint.count:
             raise Fatal(
                 ReaderError(
@@ -166,12 +166,12 @@ class Machine:
                     f"{checkpoint.count}; give the step its former source, or restart the run"
                 )
             )
-        if last != checkpoint.last and checkpoint.has_indexes:
+        if before not in (None, read.records.fingerprint) and checkpoint.has_indexes:
             raise Fatal(
                 ReaderError(
-                    f"{read.records.source} has other items than the chunk in progress: it now "
-                    f"ends with {last!r}, not {checkpoint.last!r}; move a condition on what the "
-                    "job changes from the query into the processor"
+                    f"{read.records.source} has other items than the chunk in progress; move a "
+                    "condition on what the job changes from the query into the processor, or "
+                    "restart the run"
                 )
             )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import field, frozen, validators
 
 from retrytemplate._internal.closing import AsyncClosing, Closing
+from retrytemplate._internal.validation import check_int, checked_by
 from retrytemplate.batch.errors import ReaderError, ReadError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class Records:
     :param source: where they come from; with its number it makes a record known.
     :param first: the number of the first one in its source, from 1.
     :param broken: the errors of records that cannot be read, by index.
-    :param last: identifies the last record, if other records could be read in its place later.
+    :param fingerprint: at least 0; differs if other records are read in their place later, such as
+        a checksum of their keys.  None: not checked.
 
     >>> records = Records(["a", "b"], "letters", first=25)
     >>> len(records), records.number(1), bool(Records([], "letters", first=27))
@@ -35,7 +37,9 @@ class Records:
     source: str
     first: int
     broken: Mapping[int, ReadError] = field(factory=dict)
-    last: JSON = None
+    fingerprint: int | None = field(
+        default=None, validator=validators.optional(checked_by(check_int, 0))
+    )
 
     def __len__(self) -> int:
         return len(self.items)

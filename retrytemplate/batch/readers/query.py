@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from attrs import frozen
 
@@ -42,7 +44,7 @@ class QueryReader(Reader):
     short transaction.  Rows that come behind it meanwhile are read, rows that come before it are
     not.  While a chunk is not over its rows must stay: put a condition on what the job changes into
     the processor, not into the query.  A resumed run ends with a ``ReaderError`` if a chunk of
-    which some rows are written has another last row.  An index on the key makes the pages cheap.
+    which some rows are written has other rows.  An index on the key makes the pages cheap.
 
     >>> from sqlalchemy import create_engine, text
     >>> engine = create_engine("sqlite://")
@@ -181,11 +183,11 @@ class _Pages:
         names = names[:width]
         items = [dict(zip(names, row)) for row in rows[:limit]]  # noqa: B905  # without the rest
         number = 0 if position is None else position["number"]
-        last = None
-        if items:
-            last = keys[len(items) - 1]
-            position = {"after": last, "number": number + len(items)}
-        return Records(items, self.source, number + 1, last=last), position
+        keys = keys[:limit]
+        if keys:
+            position = {"after": keys[-1], "number": number + len(keys)}
+        fingerprint = crc32(json.dumps(keys).encode())
+        return Records(items, self.source, number + 1, fingerprint=fingerprint), position
 
     def check_key(self, key: list[Any]) -> None:
         """Raise unless the journal can keep the key as it is."""

@@ -9,7 +9,7 @@ from retrytemplate.batch.engine.checkpoint import Checkpoint
 WHOLE = Checkpoint(
     position=["numbers", 1, 4],
     count=4,
-    last=[17, "B"],
+    fingerprint=17,
     pending=((0, 1), (2, 4)),
     isolating=True,
     isolated_item=2,

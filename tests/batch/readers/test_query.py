@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from retrytemplate import MissingExtraError
-from retrytemplate.batch import QueryReader, ReaderError
+from retrytemplate.batch import QueryReader, ReaderError, Records
 from tests.batch.readers.reading import in_pieces, items, listed, whole
 from tests.support.database import KINDS, Place
 
@@ -367,3 +367,9 @@ def test_times_with_a_zone_are_read_by_their_text(place):
         in_pieces(reader, 1)
     reader = QueryReader(text, ["at", "number"], engine=place.engine)
     assert len(in_pieces(reader, 1)) == 3
+
+
+@pytest.mark.parametrize("wrong", ["17", -1, 1.5, True])
+def test_wrong_fingerprint_is_named(wrong):
+    with pytest.raises((TypeError, ValueError), match="^fingerprint must be an int >= 0, got"):
+        Records([], "orders", 1, fingerprint=wrong)
