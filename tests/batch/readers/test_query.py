@@ -371,5 +371,5 @@ def test_times_with_a_zone_are_read_by_their_text(place):
 
 @pytest.mark.parametrize("wrong", ["17", -1, 1.5, True])
 def test_wrong_fingerprint_is_named(wrong):
-    with pytest.raises((TypeError, ValueError), match="^fingerprint must be an int >= 0, got"):
+    with pytest.raises((TypeError, ValueError), match=r"^fingerprint must be an int >= 0, got"):
         Records([], "orders", 1, fingerprint=wrong)
