@@ -69,11 +69,6 @@ class Checkpoint:
     broken: Mapping[int, str] = field(factory=dict)
 
     @property
-    def has_indexes(self) -> bool:
-        """Whether it is about some of its items, by index."""
-        return self.waiting != self.count or bool(self.crashes)
-
-    @property
     def waiting(self) -> int:
         """Number of its remaining items, as far as known."""
         return sum(high - low for low, high in self.pending)

@@ -140,6 +140,8 @@ class Machine:
         self._check_source_unchanged(read, checkpoint)
         if not read.records.items:
             return None
+        if checkpoint.fingerprint not in (None, read.records.fingerprint):
+            checkpoint = evolve(checkpoint, crashes={})  # they may be of an item that is gone
         chunk = Chunk(read, checkpoint, is_open)
         yield from self._emit(self._events.read(chunk))
         return chunk
@@ -166,12 +168,13 @@ class Machine:
                     f"{checkpoint.count}; give the step its former source, or restart the run"
                 )
             )
-        if before not in (None, read.records.fingerprint) and checkpoint.has_indexes:
+        is_partly_done = checkpoint.waiting < found
+        if before not in (None, read.records.fingerprint) and is_partly_done:
             raise Fatal(
                 ReaderError(
-                    f"{read.records.source} has other items than the chunk in progress; move a "
-                    "condition on what the job changes from the query into the processor, or "
-                    "restart the run"
+                    f"{read.records.source} has other items than the chunk in progress, of which "
+                    "some are done; give the step its former items, without a condition on what "
+                    "the job changes, or restart the run"
                 )
             )
 

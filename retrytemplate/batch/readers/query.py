@@ -44,7 +44,7 @@ class QueryReader(Reader):
     short transaction.  Rows that come behind it meanwhile are read, rows that come before it are
     not.  While a chunk is not over its rows must stay: put a condition on what the job changes into
     the processor, not into the query.  A resumed run ends with a ``ReaderError`` if a chunk of
-    which some rows are written has other rows.  An index on the key makes the pages cheap.
+    which some rows are done has other rows.  An index on the key makes the pages cheap.
 
     >>> from sqlalchemy import create_engine, text
     >>> engine = create_engine("sqlite://")

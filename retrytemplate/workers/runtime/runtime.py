@@ -241,6 +241,8 @@ class WorkerRuntime(Observable):
         try:
             async with opening:
                 await self.source.open()
+                if opening.expired():  # it has ignored its cancellation: no further step
+                    raise TimeoutError
                 shares_database = getattr(self.source, "shares_database", None)
                 is_one = shares_database is not None and await shares_database(self.cache)
                 if isinstance(self.cache, AwaitedCache):  # other processes can read it there

@@ -56,6 +56,8 @@ def new_run(checkpoint, gate_is_open=lambda: True):
 class StepProcess:
     """A process with a run of two chunks of four items, whose journal is in memory."""
 
+    fingerprint = None  # of each chunk
+
     def __init__(self, checkpoint=None, **rules):
         rules = {"skip": SkipPolicy(on=Failure), "uses_processor": False} | rules
         self.gate_is_open = True
@@ -101,7 +103,8 @@ class StepProcess:
         """Supply the items of a read effect from its position on."""
         assert type(self.effect) is Read
         items = list(range(self.effect.position, min(self.effect.position + self.effect.limit, 8)))
-        records = Records(items, "numbers", self.effect.position + 1)
+        first, fingerprint = self.effect.position + 1, self.fingerprint
+        records = Records(items, "numbers", first, fingerprint=fingerprint)
         return self.send(ReadRecords(records, self.effect.position + len(items)))
 
     def commit(self):
@@ -383,6 +386,27 @@ def test_isolated_item_with_max_crashes_is_dead_lettered():
     assert [letter.phase for letter in process.effect.update.letters] == ["crash"]
     process.commit()
     assert (process.journal.isolated_item, process.journal.pending) == (1, ((1, 4),))
+
+
+def test_crashes_of_a_chunk_that_now_has_other_items_are_forgotten():
+    crashes = {0: (("worker", 17.0),) * MAX_CRASHES}
+    known = Checkpoint(position=0, count=4, pending=((0, 4),), isolating=True, crashes=crashes)
+    process = StepProcess(evolve(known, fingerprint=1))
+    process.fingerprint = 2
+    process.read()
+    assert not process.effect.update.letters
+    process.commit()
+    assert (process.journal.isolated_item, process.journal.crashes) == (0, {})
+
+
+@pytest.mark.parametrize("fingerprint", [None, 1])
+def test_crashes_of_a_chunk_with_the_same_items_are_kept(fingerprint):
+    crashes = {0: (("worker", 17.0),) * MAX_CRASHES}
+    known = Checkpoint(position=0, count=4, pending=((0, 4),), isolating=True, crashes=crashes)
+    process = StepProcess(evolve(known, fingerprint=fingerprint))
+    process.fingerprint = 1
+    process.read()
+    assert [letter.phase for letter in process.effect.update.letters] == ["crash"]
 
 
 def test_item_with_max_crashes_is_not_the_next_isolated_one():

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from contextvars import Context
 
 import pytest
@@ -486,6 +487,23 @@ def test_queue_that_cannot_be_opened_raises_its_error(world, seconds, error):
     with pytest.raises(error, match="unreachable"):
         world.run_main(stopped_at(world, runtime, 1.0))
     assert opening.steps == ["opened"]
+
+
+def test_opening_that_ignores_its_cancellation_is_followed_by_no_further_step(world, monkeypatch):
+    runtime = world.runtime(world.note)
+    asked = []
+
+    async def open_late():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600.0)
+
+    async def shares_database(cache):
+        asked.append(cache)
+
+    monkeypatch.setattr(runtime.source, "open", open_late)
+    monkeypatch.setattr(runtime.source, "shares_database", shares_database, raising=False)
+    report = world.run_main(stopped_at(world, runtime, 1.0))
+    assert (report.clean, asked) == (True, [])
 
 
 def test_cancelled_run_cancels_the_opening_of_its_queue(world):
