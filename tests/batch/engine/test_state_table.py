@@ -409,6 +409,13 @@ def test_crashes_of_a_chunk_with_the_same_items_are_kept(fingerprint):
     assert [letter.phase for letter in process.effect.update.letters] == ["crash"]
 
 
+def test_partly_written_chunk_without_fingerprint_is_resumed():
+    process = StepProcess(Checkpoint(position=0, count=4, pending=((3, 4),)))
+    process.fingerprint = 1
+    process.read()
+    assert process.effect.items == [3]
+
+
 def test_item_with_max_crashes_is_not_the_next_isolated_one():
     crashes = {1: (("worker", 17.0),) * MAX_CRASHES}
     known = Checkpoint(position=0, count=4, pending=((0, 4),), isolating=True, crashes=crashes)
