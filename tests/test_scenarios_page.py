@@ -46,9 +46,9 @@ def test_missing_page_fails_the_check_and_is_not_created(project):
 
 def test_page_is_made_of_the_listed_scenarios(project):
     listed = project / PAGE.with_suffix(".toml")
-    listed.write_text(listed.read_text().replace("the cache of the counts is full", "the end"))
+    listed.write_text(listed.read_text().replace("until the cache of counts is full", "the end"))
     assert run(project).returncode == 0
-    assert "under a new key; then the end | not measured |" in (project / PAGE).read_text()
+    assert "attempts to write, the end | not measured |" in (project / PAGE).read_text()
 
 
 def test_scenario_without_a_run_is_rejected(project):
