@@ -137,11 +137,9 @@ class Machine:
             )
         if not isinstance(read.records, Records):
             raise Fatal(ReaderError(f"a cursor must read Records, got {read.records!r}"))
-        self._check_source_unchanged(read, checkpoint)
+        checkpoint = self._matched(read, checkpoint)
         if not read.records.items:
             return None
-        if checkpoint.fingerprint not in (None, read.records.fingerprint):
-            checkpoint = evolve(checkpoint, crashes={})  # they may be of an item that is gone
         chunk = Chunk(read, checkpoint, is_open)
         yield from self._emit(self._events.read(chunk))
         return chunk
@@ -156,11 +154,14 @@ class Machine:
                 )
             )
 
-    def _check_source_unchanged(self, read: ReadRecords, checkpoint: Checkpoint) -> None:
-        """End the run if the source no longer has the chunk in progress."""
+    def _matched(self, read: ReadRecords, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint for these records; end the run if they are not of the chunk in progress.
+
+        Other records are accepted while none of the chunk is done: its crashes are forgotten.
+        """
         if checkpoint.count is None:
-            return
-        found, before = len(read.records.items), checkpoint.fingerprint
+            return checkpoint
+        found = len(read.records.items)
         if found != checkpoint.count:
             raise Fatal(
                 ReaderError(
@@ -168,8 +169,9 @@ class Machine:
                     f"{checkpoint.count}; give the step its former source, or restart the run"
                 )
             )
-        is_partly_done = checkpoint.waiting < found
-        if before not in (None, read.records.fingerprint) and is_partly_done:
+        if checkpoint.fingerprint in (None, read.records.fingerprint):
+            return checkpoint
+        if checkpoint.waiting < found:
             raise Fatal(
                 ReaderError(
                     f"{read.records.source} has other items than the chunk in progress, of which "
@@ -177,6 +179,7 @@ class Machine:
                     "the job changes, or restart the run"
                 )
             )
+        return evolve(checkpoint, crashes={})
 
     def _restored_records(self, payloads: Sequence[str]) -> ReadRecords:
         """The items in the journal; their source is in the position."""

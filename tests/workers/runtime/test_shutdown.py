@@ -1,6 +1,7 @@
 """Stopping a runtime: order, limits, and what becomes of each message."""
 
 import asyncio
+import gc
 import os
 import signal
 from contextlib import suppress
@@ -504,6 +505,44 @@ def test_opening_that_ignores_its_cancellation_is_followed_by_no_further_step(wo
     monkeypatch.setattr(runtime.source, "shares_database", shares_database, raising=False)
     report = world.run_main(stopped_at(world, runtime, 1.0))
     assert (report.clean, asked) == (True, [])
+
+
+def test_second_stop_cancels_the_opening_at_once(world):
+    runtime = world.runtime(world.note, shutdown=Shutdown(intake=60.0))
+    opening = Opening(runtime, 3600.0)
+
+    async def main():
+        task = asyncio.create_task(runtime.run())
+        for _ in range(2):
+            await asyncio.sleep(1.0)
+            runtime.stop()
+        return await task
+
+    assert world.run_main(main()).clean
+    assert opening.steps == ["cancelled", "closed"]
+    assert world.clock.monotonic() < 3.0
+
+
+def test_error_of_an_opening_that_was_cancelled_is_not_reported_by_the_loop(world, monkeypatch):
+    runtime = world.runtime(world.note)
+    reported = []
+
+    async def open_and_fail():
+        try:
+            await asyncio.sleep(3600.0)
+        except asyncio.CancelledError:
+            raise ConnectionError("unreachable") from None
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await runtime.run()
+        gc.collect()
+
+    monkeypatch.setattr(runtime.source, "open", open_and_fail)
+    world.run_main(main())
+    assert reported == []
 
 
 def test_cancelled_run_cancels_the_opening_of_its_queue(world):
