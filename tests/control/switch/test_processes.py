@@ -249,7 +249,7 @@ def test_last_known_state_holds_while_the_server_is_unavailable(server):
         with pytest.raises(SwitchStoreError, match="failed in the store of the kill switch"):
             switch.stop(segment="another", reason=REASON, by=BY, permanent=True)
         server.start()
-        wait_until(lambda: not switch.snapshot().lost)
+        wait_until(lambda: "SwitchStoreRecovered" in recorder.events)
         assert not switch.check(segment=WORK).allowed
         switch.resume(segment=WORK, by=BY, justification=REASON)
         assert switch.check(segment=WORK).allowed
